@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dracaena.api import limits
 from dracaena.api.quantity import Quantity
 from dracaena.validation.field import Field, Fields
+from dracaena.validation.findings import Breach
 from dracaena.validation.quantities import check_quantity
 
 
@@ -20,7 +21,8 @@ def check_capacity(field: Field, *, shared: bool) -> None:
     if policy.absent:
         return
     if not shared:
-        policy.error("a request policy of a device that is not shared", "allowMultipleAllocations: true beside it")
+        expected = "allowMultipleAllocations: true beside it"
+        policy.error("a request policy of a device that is not shared", expected, breach=Breach.FORBIDDEN)
         return
     fields = policy.fields("default", "validValues", "validRange")
     if fields is not None and value is not None:
@@ -34,10 +36,10 @@ def _check_policy(field: Field, policy: Fields, most: Quantity) -> None:
     bounds = span.fields("min", "max", "step")
     default = check_quantity(default_field)
     if values and not span.absent:
-        field.error("both validValues and validRange", "one of them")
+        field.error("both validValues and validRange", "one of them", breach=Breach.FORBIDDEN)
         return
     if (values or not span.absent) and default_field.absent:
-        default_field.error("missing", "what a claim gets that asks for nothing")
+        default_field.error("missing", "what a claim gets that asks for nothing", breach=Breach.REQUIRED)
         return
     if values and default is not None:
         _check_valid_values(options, default, most)
@@ -59,7 +61,7 @@ def _check_valid_values(field: Field, default: Quantity, most: Quantity) -> None
         if amounts and value < amounts[-1]:
             item.error("less than the value before it", "values in ascending order")
         if value.whole() in [amount.whole() for amount in amounts]:
-            item.error("a value for the second time", "each whole value once")
+            item.error("a value for the second time", "each whole value once", breach=Breach.DUPLICATE)
         amounts.append(value)
     if default not in amounts:
         field.error("the default is not among them", "the default as one of the values")
@@ -69,16 +71,22 @@ def _check_valid_range(field: Field, bounds: Fields, default: Quantity, most: Qu
     least, step = check_quantity(bounds["min"]), check_quantity(bounds["step"])
     upper = most if bounds["max"].absent else check_quantity(bounds["max"])
     if bounds["min"].absent:
-        bounds["min"].error("missing", "the least amount")
+        bounds["min"].error("missing", "the least amount", breach=Breach.REQUIRED)
         return
     if least is None or step is None or upper is None:
         return
     if upper > most:
         bounds["max"].error("more than the capacity", "a value within it")
-    if least > min(upper, most):
-        bounds["min"].error("more than the maximum", "a value within it")
-    if not least <= default <= upper:
-        field.error("the default is outside", "a range with the default in it")
+    if least > most:
+        bounds["min"].error("more than the capacity", "a value within it")
+    if not bounds["max"].absent and least > upper:
+        bounds["max"].error("less than the minimum", "a value above it")
+    if default < least:
+        bounds["min"].error("more than the default", "a range with the default in it")
+    if not bounds["max"].absent and default > upper:
+        bounds["max"].error("less than the default", "a range with the default in it")
+    elif default > upper:
+        field.never("the default is more than the capacity", "a range with the default in it")
     if not bounds["step"].absent:
         _check_step(bounds["step"], step, least, most, (default,) if bounds["max"].absent else (default, upper))
 

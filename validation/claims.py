@@ -15,6 +15,7 @@ from dracaena.api.reasons import dead_alternative
 from dracaena.api.sharing import MIB_NANO
 from dracaena.validation.configs import check_config
 from dracaena.validation.field import Field, Fields, check_distinct
+from dracaena.validation.findings import Breach
 from dracaena.validation.metadata import check_metadata, check_template_metadata
 from dracaena.validation.quantities import check_quantity
 from dracaena.validation.selectors import check_derived, check_selectors
@@ -69,7 +70,7 @@ def check_claim_spec(field: Field, driver: str) -> None:
     for entry in devices["config"].items(limits.CONFIGS) or ():
         config = entry.fields("requests", "opaque")
         if config is not None:
-            _check_references(config["requests"], names)
+            check_references(config["requests"], names)
             check_config(config, driver)
 
 
@@ -95,7 +96,7 @@ def _check_requests(field: Field, driver: str) -> Mapping[str, int]:
     counts = [_check_request(request, driver) for request in requests]
     check_distinct(requests, "name", "a second request of this name", "a name for each request")
     if (total := sum(counts)) > limits.CLAIM_DEVICES:
-        field.error(f"{total} devices in all", f"at most {limits.CLAIM_DEVICES}: no allocator gives one claim more")
+        field.never(f"{total} devices in all", f"at most {limits.CLAIM_DEVICES}: no allocator gives one claim more")
     names = [isinstance(request.value, dict) and request.value.get("name") for request in requests]
     return {name: count for name, count in zip(names, counts, strict=True) if isinstance(name, str)}
 
@@ -109,7 +110,8 @@ def _check_request(field: Field, driver: str) -> int:
     exactly, alternatives = request["exactly"], request["firstAvailable"]
     has_alternatives = alternatives.value not in (None, [])
     if exactly.absent and not has_alternatives:
-        field.error("neither exactly nor firstAvailable", "one of them; a newer kind of request is not known")
+        expected = "one of them; a newer kind of request is not known"
+        field.error("neither exactly nor firstAvailable", expected, breach=Breach.REQUIRED)
         return 0
     if not exactly.absent and has_alternatives:
         field.error("both exactly and firstAvailable", "one of them")
@@ -139,7 +141,7 @@ def _check_alternatives(field: Field, driver: str) -> int:
 
 def _check_details(details: Fields, driver: str) -> int:
     """Check what requests and alternatives have in common; return how many devices are asked for, 0 if unknown."""
-    details["deviceClassName"].name(DNS_SUBDOMAIN)
+    details["deviceClassName"].name(DNS_SUBDOMAIN, missing=Breach.REQUIRED)
     check_selectors(details["selectors"])
     check_tolerations(details["tolerations"], driver)
     class_name = details["deviceClassName"].value
@@ -178,7 +180,7 @@ def _check_capacity(field: Field, *, is_ours: bool) -> None:
         if not is_ours or wanted is None:
             continue
         if wanted.nano < 0:
-            amount.error("negative, which the controller refuses", "an amount of 0 or more")
+            amount.never("negative, which the controller refuses", "an amount of 0 or more")
         elif name == MEMORY_CAPACITY:
             _check_memory(amount, wanted)
         elif name == CORES_CAPACITY:
@@ -222,10 +224,11 @@ def _check_constraint(field: Field, names: RequestNames, counts: Mapping[str, in
     constraint = field.fields("requests", "matchAttribute", "distinctAttribute")
     if constraint is None:
         return
-    _check_references(constraint["requests"], names)
+    check_references(constraint["requests"], names)
     match, distinct = constraint["matchAttribute"], constraint["distinctAttribute"]
     if match.absent and distinct.absent:
-        field.error("neither matchAttribute nor distinctAttribute", "one of them; a newer constraint is not known")
+        expected = "one of them; a newer constraint is not known"
+        field.error("neither matchAttribute nor distinctAttribute", expected, breach=Breach.REQUIRED)
         return
     if not match.absent and not distinct.absent:
         distinct.warn("ignored next to matchAttribute", "a constraint of its own for each attribute")
@@ -253,21 +256,26 @@ def _check_attribute(field: Field) -> None:
     if text.count("/") > 1:
         field.warn("more than one '/', no device has such an attribute", FULLY_QUALIFIED_NAME.expected)
     elif not FULLY_QUALIFIED_NAME.holds(text):
-        field.error(f"not {FULLY_QUALIFIED_NAME.what}", FULLY_QUALIFIED_NAME.expected)
+        field.check_form(text, FULLY_QUALIFIED_NAME)
     elif text.partition("/")[0] != text.partition("/")[0].lower():
         field.warn("capitals in the domain, which 1.37 refuses", FULLY_QUALIFIED_NAME.expected)
 
 
-def _check_references(field: Field, names: RequestNames) -> None:
+def check_references(field: Field, names: RequestNames) -> None:
     """Check a list of `request` and `request/alternative`; an empty one means all."""
     references = field.items(limits.CLAIM_REQUESTS)
     if references is None:
         return
     for reference in references:
-        text = reference.text()
-        if text is not None and not _is_known(text, names):
-            reference.error("no such request in this claim", _known(names))
+        check_reference(reference, names)
     check_distinct(references, None, "named twice", "each request once")
+
+
+def check_reference(field: Field, names: RequestNames) -> None:
+    """Check one `request` or `request/alternative`."""
+    text = field.text()
+    if text is not None and not _is_known(text, names):
+        field.error("no such request in this claim", _known(names))
 
 
 def _is_known(reference: str, names: RequestNames) -> bool:

@@ -12,6 +12,8 @@ from dracaena.validation.metadata import check_metadata
 from dracaena.validation.selectors import HONEST_COST, CompiledSelector, check_selectors
 from dracaena.validation.syntax import EXTENDED_RESOURCE
 
+_SPEC = ("selectors", "config", "extendedResourceName")
+
 
 def check_class(field: Field, driver: str) -> None:
     """Check a DeviceClass; `driver` is the name of our driver."""
@@ -19,16 +21,11 @@ def check_class(field: Field, driver: str) -> None:
     if device_class is None:
         return
     check_metadata(device_class["metadata"], namespaced=False)
-    spec = device_class["spec"].fields("selectors", "config", "extendedResourceName")
+    spec = device_class["spec"].fields(*_SPEC)
     if spec is None:
         return
-    selectors = check_selectors(spec["selectors"])
-    for entry in spec["config"].items(limits.CONFIGS) or ():
-        config = entry.fields("opaque")
-        if config is not None:
-            check_config(config, driver)
+    selectors = _check_spec(spec, driver)
     is_ours = _is_ours(device_class, spec, selectors or (), driver)
-    spec["extendedResourceName"].name(EXTENDED_RESOURCE, optional=True)
     if selectors is not None:
         _warn_of_strangers(spec["selectors"], selectors, driver, is_ours=is_ours)
     if spec["extendedResourceName"].value and is_ours:
@@ -36,6 +33,23 @@ def check_class(field: Field, driver: str) -> None:
             "pods that ask by this name get devices of nodes left to kube-scheduler alone, chosen without their links",
             "none on a class of this driver, unless a quota of this name is to count its claims",
         )
+
+
+def check_class_spec(field: Field, driver: str) -> None:
+    """Check the spec of a class for what an API server refuses."""
+    spec = field.fields(*_SPEC)
+    if spec is not None:
+        _check_spec(spec, driver)
+
+
+def _check_spec(spec: Fields, driver: str) -> list[CompiledSelector] | None:
+    selectors = check_selectors(spec["selectors"])
+    for entry in spec["config"].items(limits.CONFIGS) or ():
+        config = entry.fields("opaque")
+        if config is not None:
+            check_config(config, driver)
+    spec["extendedResourceName"].name(EXTENDED_RESOURCE, optional=True)
+    return selectors
 
 
 def _warn_of_strangers(field: Field, selectors: Sequence[CompiledSelector], driver: str, *, is_ours: bool) -> None:

@@ -16,7 +16,7 @@ from dracaena.api.config.v1alpha1 import (
     decode_config,
 )
 from dracaena.validation.field import Field, Fields
-from dracaena.validation.findings import Path
+from dracaena.validation.findings import Breach, Path
 from dracaena.validation.syntax import DRIVER_NAME
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]")
@@ -27,25 +27,27 @@ def check_config(config: Fields, driver: str) -> None:
     driver."""
     opaque_field = config["opaque"]
     if opaque_field.absent:
-        opaque_field.error("missing", "opaque parameters for a driver")
+        opaque_field.error("missing", "opaque parameters for a driver", breach=Breach.REQUIRED)
         return
     opaque = opaque_field.fields("driver", "parameters")
     if opaque is None:
         return
-    opaque["driver"].name(DRIVER_NAME)
+    opaque["driver"].name(DRIVER_NAME, missing=Breach.REQUIRED)
     parameters = opaque["parameters"]
     if parameters.absent:
-        parameters.error("missing", "an object that the driver reads")
-    elif not isinstance(parameters.value, dict):
-        parameters.error("wrong type", "an object")
-    elif _check_size(parameters) and opaque["driver"].value == driver:
+        parameters.error("missing", "an object that the driver reads", breach=Breach.REQUIRED)
+    elif check_json_object(parameters, limits.PARAMETERS_BYTES) and opaque["driver"].value == driver:
         _check_own(parameters)
 
 
-def _check_size(parameters: Field) -> bool:
-    size = _json_bytes(parameters.value)
-    if size > limits.PARAMETERS_BYTES:
-        parameters.error(f"parameters of {size} bytes", f"at most {limits.PARAMETERS_BYTES >> 10} KiB")
+def check_json_object(field: Field, most_bytes: int) -> bool:
+    """Check opaque data, which is a JSON object of limited size; return whether it is one."""
+    if not isinstance(field.value, dict):
+        field.error("wrong type", "an object")
+        return False
+    size = _json_bytes(field.value)
+    if size > most_bytes:
+        field.error(f"an object of {size} bytes", f"at most {most_bytes >> 10} KiB", breach=Breach.TOO_LONG)
         return False
     return True
 
@@ -70,9 +72,9 @@ def _check_own(parameters: Field) -> None:
     try:
         config = decode_config(parameters.value)
     except UnreadableTextError as error:
-        parameters.error(f"not understood by the driver: {error.seen}", error.expected)
+        parameters.never(f"not understood by the driver: {error.seen}", error.expected)
     except ConfigError as error:
-        _at(parameters, _steps(error.path), error.seen).error("not understood by the driver", error.expected)
+        _at(parameters, _steps(error.path), error.seen).never("not understood by the driver", error.expected)
     else:
         if isinstance(config, GpuConfig) and config.sharing.interval is not None:
             _check_interval(parameters, config.sharing.strategy, config.sharing.interval)

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dracaena.validation.findings import CelPosition, Finding, ObjectReference, Path, Severity, listed, printable, show
+from dracaena.validation.findings import (
+    Breach,
+    CelPosition,
+    Finding,
+    ObjectReference,
+    Path,
+    Severity,
+    listed,
+    printable,
+    show,
+)
 from dracaena.validation.syntax import Syntax
 
 MOST_INT = 2**63 - 1
@@ -39,19 +49,39 @@ class Field:
         """Whether there is nothing here."""
         return self.value is None
 
-    def error(self, message: str, expected: str, cel: CelPosition | None = None) -> None:
-        """Report that the API server refuses this value."""
-        self._add(Severity.ERROR, message, expected, cel)
+    def error(
+        self,
+        message: str,
+        expected: str,
+        cel: CelPosition | None = None,
+        *,
+        breach: Breach = Breach.INVALID,
+        is_of_key: bool = False,
+    ) -> None:
+        """Report that the API server refuses this value, or its key."""
+        self._add(Severity.ERROR, message, expected, cel, breach, is_of_key=is_of_key)
+
+    def never(self, message: str, expected: str) -> None:
+        """Report that the API server accepts this value and nobody can fulfil it."""
+        self._add(Severity.ERROR, message, expected)
 
     def warn(self, message: str, expected: str, cel: CelPosition | None = None) -> None:
         """Report that this value is accepted but is a mistake."""
         self._add(Severity.WARNING, message, expected, cel)
 
-    def _add(self, severity: Severity, message: str, expected: str, cel: CelPosition | None = None) -> None:
-        seen = show(self.value)
-        self.report.findings.append(
-            Finding(severity, self.report.about, self.path, printable(message), seen, printable(expected), cel)
-        )
+    def _add(
+        self,
+        severity: Severity,
+        message: str,
+        expected: str,
+        cel: CelPosition | None = None,
+        breach: Breach | None = None,
+        *,
+        is_of_key: bool = False,
+    ) -> None:
+        about, seen = self.report.about, show(self.value)
+        texts = (printable(message), seen, printable(expected))
+        self.report.findings.append(Finding(severity, about, self.path, *texts, cel, breach, is_of_key))
 
     def below(self, step: str | int, value: Any) -> Field:
         """Return a value inside this one."""
@@ -101,7 +131,7 @@ class Field:
             self._wrong_type("a list")
             return None
         if most is not None and len(self.value) > most:
-            self.error("too many entries", f"at most {most}")
+            self.error("too many entries", f"at most {most}", breach=Breach.TOO_MANY)
             return None
         return [self.below(index, item) for index, item in enumerate(self.value)]
 
@@ -132,28 +162,34 @@ class Field:
     def required(self, expected: str) -> bool:
         """Report a text, list or map that is absent or empty; return whether it is there."""
         if self.value in (None, "", [], {}):
-            self.error("missing", expected)
+            self.error("missing", expected, breach=Breach.REQUIRED)
             return False
         return True
 
-    def name(self, syntax: Syntax, *, optional: bool = False) -> str | None:
-        """Read a text of this syntax. None if it breaks the syntax, or is absent."""
+    def name(self, syntax: Syntax, *, optional: bool = False, missing: Breach = Breach.INVALID) -> str | None:
+        """Read a text of this syntax. None if it breaks the syntax, or is absent. `missing`: what an empty text is."""
         text = self.text()
         if text is None or (optional and self.absent):
             return None
         if not text:
-            self.error("missing", syntax.expected)
+            self.error("missing", syntax.expected, breach=missing)
             return None
-        if not syntax.holds(text):
-            self.error(f"not {syntax.what}", syntax.expected)
-            return None
-        return text
+        self.check_form(text, syntax)
+        return text if syntax.holds(text) else None
 
-    def choice(self, choices: tuple[str, ...]) -> str | None:
+    def check_form(self, text: str, syntax: Syntax, *, is_of_key: bool = False) -> None:
+        """Report where a text, which is this value or its key, breaks a syntax."""
+        what = "the key is " if is_of_key else ""
+        if syntax.is_too_long(text):
+            self.error(f"{what}too long", syntax.expected, breach=Breach.TOO_LONG, is_of_key=is_of_key)
+        if not syntax.has_form(text):
+            self.error(f"{what}not {syntax.what}", syntax.expected, is_of_key=is_of_key)
+
+    def choice(self, choices: tuple[str, ...], breach: Breach = Breach.NOT_SUPPORTED) -> str | None:
         """Read a text that must be one of a few. None if it is not."""
         text = self.text()
         if text is not None and text not in choices:
-            self.error("unknown value", f"one of {listed(choices)}")
+            self.error("unknown value", f"one of {listed(choices)}", breach=breach)
             return None
         return text
 
@@ -191,7 +227,7 @@ def check_distinct(fields: list[Field], key: str | None, message: str, expected:
         if not isinstance(text, str) or not text:
             continue
         if text in met:
-            field.error(message, expected)
+            field.error(message, expected, breach=Breach.DUPLICATE)
         met.add(text)
 
 

@@ -26,6 +26,19 @@ class Severity(Enum):
     """The API server accepts it, but it certainly does something other than its author wants."""
 
 
+class Breach(Enum):
+    """Which kind of rule of the API a value breaks, in the words of the causes in a server's refusal."""
+
+    DUPLICATE = "FieldValueDuplicate"
+    FORBIDDEN = "FieldValueForbidden"
+    INVALID = "FieldValueInvalid"
+    NOT_FOUND = "FieldValueNotFound"
+    NOT_SUPPORTED = "FieldValueNotSupported"
+    REQUIRED = "FieldValueRequired"
+    TOO_LONG = "FieldValueTooLong"
+    TOO_MANY = "FieldValueTooMany"
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectReference:
     """Which object. Texts are "" where the object does not state them."""
@@ -64,6 +77,10 @@ class Finding:
     """What was seen there, as JSON of at most 80 characters; "nothing" if it is absent."""
     expected: str
     cel: CelPosition | None = None
+    breach: Breach | None = None
+    """None of a warning, and of an error that no API server finds."""
+    is_of_key: bool = False
+    """Whether not the value at the path is wrong but its key, the last step."""
 
     def __str__(self) -> str:
         return f"{render_path(self.path)}: {self.message}: {self.seen}, expected {self.expected}"

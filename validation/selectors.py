@@ -8,7 +8,7 @@ from typing import Any, Final
 from dracaena.api import limits
 from dracaena.cel import CompileError, Selector, compile_derived_attribute, compile_selector, misused_optional
 from dracaena.validation.field import Field
-from dracaena.validation.findings import CelPosition
+from dracaena.validation.findings import Breach, CelPosition
 
 HONEST_COST: Final = 10_000
 """Units of cost for one look at a device without attributes: an honest selector needs tens."""
@@ -85,7 +85,8 @@ def _short_text(expression: Field) -> str | None:
     text = expression.text()
     size = 0 if text is None else len(text.encode("utf-8", "replace"))
     if size > limits.EXPRESSION_BYTES:
-        expression.error(f"an expression of {size} bytes", f"at most {limits.EXPRESSION_BYTES >> 10} KiB")
+        expected = f"at most {limits.EXPRESSION_BYTES >> 10} KiB"
+        expression.error(f"an expression of {size} bytes", expected, breach=Breach.TOO_LONG)
         return None
     return text
 
@@ -95,7 +96,7 @@ def _expression(selector: Field) -> Field | None:
     if fields is None:
         return None
     if fields["cel"].absent:
-        fields["cel"].error("missing", "a CEL selector: cel.expression")
+        fields["cel"].error("missing", "a CEL selector: cel.expression", breach=Breach.REQUIRED)
         return None
     cel = fields["cel"].fields("expression")
     return None if cel is None else cel["expression"]

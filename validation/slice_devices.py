@@ -5,6 +5,7 @@ from __future__ import annotations
 from dracaena.api import limits
 from dracaena.validation.capacities import check_capacity
 from dracaena.validation.field import Field, Fields, check_distinct
+from dracaena.validation.findings import Breach
 from dracaena.validation.nodes import check_node_selector
 from dracaena.validation.quantities import check_quantity
 from dracaena.validation.syntax import (
@@ -53,7 +54,7 @@ def check_device(field: Field, *, per_device_nodes: bool) -> None:
     _check_consumption(device["consumesCounters"])
     _check_nodes(field, device, per_device_nodes=per_device_nodes)
     device["bindsToNode"].boolean()
-    _check_binding(device["bindingConditions"], device["bindingFailureConditions"])
+    check_binding_conditions(device["bindingConditions"], device["bindingFailureConditions"])
     _check_mappings(device["nodeAllocatableResourceMappings"], device["capacity"].value)
     _check_node_resources(device["nodeAllocatableResources"], device["capacity"].value)
 
@@ -66,11 +67,10 @@ def check_counters(field: Field, most: int) -> None:
     if entries is None:
         return
     if len(entries) > most:
-        field.error(f"{len(entries)} counters", f"at most {most}")
+        field.error(f"{len(entries)} counters", f"at most {most}", breach=Breach.TOO_MANY)
         return
     for name, counter in entries.items():
-        if not DNS_LABEL.holds(name):
-            counter.error(f"the key is not {DNS_LABEL.what}", DNS_LABEL.expected)
+        counter.check_form(name, DNS_LABEL, is_of_key=True)
         value = counter.fields("value")
         if value is not None:
             check_quantity(value["value"])
@@ -79,8 +79,8 @@ def check_counters(field: Field, most: int) -> None:
 def _check_key(name: str, field: Field) -> None:
     if name.count("/") > 1:
         field.warn("more than one '/' in the key, no selector can name it", QUALIFIED_NAME.expected)
-    elif not QUALIFIED_NAME.holds(name):
-        field.error(f"the key is not {QUALIFIED_NAME.what}", QUALIFIED_NAME.expected)
+    else:
+        field.check_form(name, QUALIFIED_NAME, is_of_key=True)
 
 
 def _check_attributes(field: Field, device: Fields) -> None:
@@ -132,7 +132,7 @@ def _check_value(field: Field, kind: str) -> None:
     else:
         text = field.text()
         if text is not None and (size := len(text.encode("utf-8", "replace"))) > limits.ATTRIBUTE_VALUE_BYTES:
-            field.error(f"a text of {size} bytes", f"at most {limits.ATTRIBUTE_VALUE_BYTES}")
+            field.error(f"a text of {size} bytes", f"at most {limits.ATTRIBUTE_VALUE_BYTES}", breach=Breach.TOO_LONG)
 
 
 def _check_consumption(field: Field) -> None:
@@ -142,7 +142,7 @@ def _check_consumption(field: Field) -> None:
     for entry in entries:
         fields = entry.fields("counterSet", "counters", "compatibilityGroups")
         if fields is not None:
-            fields["counterSet"].name(DNS_LABEL)
+            fields["counterSet"].name(DNS_LABEL, missing=Breach.REQUIRED)
             check_counters(fields["counters"], limits.CONSUMPTION_COUNTERS)
             _check_groups(fields["compatibilityGroups"])
     check_distinct(entries, "counterSet", "a second entry for this set", "one entry for each set")
@@ -161,10 +161,12 @@ def _check_nodes(field: Field, device: Fields, *, per_device_nodes: bool) -> Non
         device["allNodes"].error("false", "true, or nothing")
     given = [name for name in present if device[name].value not in ("", False)]
     if len(given) != 1:
-        field.error(", ".join(given) or "no nodes", f"exactly one of {', '.join(_NODES)}")
+        breach = Breach.INVALID if given else Breach.REQUIRED
+        field.error(", ".join(given) or "no nodes", f"exactly one of {', '.join(_NODES)}", breach=breach)
 
 
-def _check_binding(conditions: Field, failures: Field) -> None:
+def check_binding_conditions(conditions: Field, failures: Field) -> None:
+    """Check `bindingConditions` and `bindingFailureConditions`: both or none, few, no condition in both."""
     listed = [field.items(limits.BINDING_CONDITIONS) for field in (conditions, failures)]
     for items in listed:
         for item in items or ():

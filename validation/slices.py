@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dracaena.api import limits
 from dracaena.validation.field import Field, Fields, check_distinct
+from dracaena.validation.findings import Breach
 from dracaena.validation.metadata import check_metadata
 from dracaena.validation.nodes import check_node_selector
 from dracaena.validation.slice_devices import check_counters, check_device
@@ -32,15 +33,20 @@ def check_slice(field: Field) -> None:
     if resource_slice is None:
         return
     check_metadata(resource_slice["metadata"], namespaced=False)
-    spec = resource_slice["spec"].fields(*_SPEC)
+    check_slice_spec(resource_slice["spec"])
+
+
+def check_slice_spec(field: Field) -> None:
+    """Check the spec of a slice."""
+    spec = field.fields(*_SPEC)
     if spec is None:
         return
-    spec["driver"].name(DRIVER_NAME)
+    spec["driver"].name(DRIVER_NAME, missing=Breach.REQUIRED)
     _check_pool(spec["pool"])
-    _check_nodes(resource_slice["spec"], spec)
+    _check_nodes(field, spec)
     devices, counters = spec["devices"], spec["sharedCounters"]
     if not devices.absent and not counters.absent:
-        resource_slice["spec"].error("both devices and sharedCounters", "a slice of its own for counters")
+        field.error("both devices and sharedCounters", "a slice of its own for counters")
     _check_devices(devices, per_device_nodes=spec["perDeviceNodeSelection"].value is True)
     _check_counter_sets(counters)
     _check_partition_type(spec["partitionTypeAttribute"], devices)
@@ -71,7 +77,7 @@ def _check_pool(field: Field) -> None:
     pool = field.fields("name", "generation", "resourceSliceCount")
     if pool is None:
         return
-    pool["name"].name(POOL_NAME)
+    pool["name"].name(POOL_NAME, missing=Breach.REQUIRED)
     generation, count = pool["generation"].whole_number(), pool["resourceSliceCount"].whole_number()
     if generation is not None and generation < 0:
         pool["generation"].error("negative", "0 or more")
@@ -88,7 +94,8 @@ def _check_nodes(field: Field, spec: Fields) -> None:
         if spec[name].boolean() is False and not spec[name].absent:
             spec[name].error("false", "true, or nothing")
     if len(given) != 1:
-        field.error(", ".join(given) or "no nodes", f"exactly one of {', '.join(_NODES)}")
+        breach = Breach.INVALID if given else Breach.REQUIRED
+        field.error(", ".join(given) or "no nodes", f"exactly one of {', '.join(_NODES)}", breach=breach)
 
 
 def _check_devices(field: Field, *, per_device_nodes: bool) -> None:
@@ -123,6 +130,6 @@ def _check_counter_sets(field: Field) -> None:
     for entry in sets:
         fields = entry.fields("name", "counters")
         if fields is not None:
-            fields["name"].name(DNS_LABEL)
+            fields["name"].name(DNS_LABEL, missing=Breach.REQUIRED)
             check_counters(fields["counters"], limits.COUNTER_SET_COUNTERS)
     check_distinct(sets, "name", "a second set of this name", "a name for each set of the slice")

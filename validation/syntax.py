@@ -29,19 +29,26 @@ class Syntax:
     """With its article, to stand behind "not"."""
     expected: str
     """The rule in words."""
-    holds: Callable[[str], bool]
+    has_form: Callable[[str], bool]
+    is_too_long: Callable[[str], bool] = lambda _text: False
+    """For texts whose length is a rule of its own; elsewhere it belongs to the form."""
+
+    def holds(self, text: str) -> bool:
+        """Whether a text keeps to all of it."""
+        return self.has_form(text) and not self.is_too_long(text)
 
 
 def _within(pattern: re.Pattern[str], most: int) -> Callable[[str], bool]:
     return lambda text: len(text) <= most and pattern.fullmatch(text) is not None
 
 
-def _is_driver_name(text: str) -> bool:
+def _has_driver_form(text: str) -> bool:
     # The server lowers the text first: upper case passes, and nothing tells it apart.
-    return (
-        len(text.encode("utf-8", "replace")) <= limits.DRIVER_NAME_BYTES
-        and _DNS_SUBDOMAIN.fullmatch(text.lower()) is not None
-    )
+    return _DNS_SUBDOMAIN.fullmatch(text.lower()) is not None
+
+
+def _over(most: int) -> Callable[[str], bool]:
+    return lambda text: len(text.encode("utf-8", "replace")) > most
 
 
 def _is_label_key(text: str) -> bool:
@@ -51,11 +58,14 @@ def _is_label_key(text: str) -> bool:
     return len(name) <= limits.DNS_LABEL_BYTES and _LABEL_NAME.fullmatch(name) is not None
 
 
-def _is_qualified_name(text: str) -> bool:
+def _has_qualified_form(text: str) -> bool:
     domain, slash, identifier = text.rpartition("/")
-    if slash and not _is_driver_name(domain):
-        return False
-    return len(identifier) <= limits.IDENTIFIER_BYTES and _C_IDENTIFIER.fullmatch(identifier) is not None
+    return (not slash or _has_driver_form(domain)) and _C_IDENTIFIER.fullmatch(identifier) is not None
+
+
+def _has_long_part(text: str) -> bool:
+    domain, _, identifier = text.rpartition("/")
+    return _over(limits.DRIVER_NAME_BYTES)(domain) or _over(limits.IDENTIFIER_BYTES)(identifier)
 
 
 def _is_extended_resource(text: str) -> bool:
@@ -77,7 +87,12 @@ _SUBDOMAIN_WORDS = (
 
 DNS_LABEL = Syntax("a DNS label", _LABEL_WORDS, _within(_DNS_LABEL, limits.DNS_LABEL_BYTES))
 DNS_SUBDOMAIN = Syntax("a DNS name", _SUBDOMAIN_WORDS, _DNS_SUBDOMAIN_HOLDS)
-DRIVER_NAME = Syntax("a driver name", f"a DNS name of at most {limits.DRIVER_NAME_BYTES} characters", _is_driver_name)
+DRIVER_NAME = Syntax(
+    "a driver name",
+    f"a DNS name of at most {limits.DRIVER_NAME_BYTES} characters",
+    _has_driver_form,
+    _over(limits.DRIVER_NAME_BYTES),
+)
 LABEL_KEY = Syntax(
     "a label key",
     f"letters, digits, '-', '_' and '.', at most {limits.DNS_LABEL_BYTES} characters, "
@@ -99,12 +114,14 @@ QUALIFIED_NAME = Syntax(
     "a qualified name",
     f"an identifier of at most {limits.IDENTIFIER_BYTES} characters (letters, digits, '_', no digit first), "
     "with a domain and '/' before it or none",
-    _is_qualified_name,
+    _has_qualified_form,
+    _has_long_part,
 )
 FULLY_QUALIFIED_NAME = Syntax(
     "a fully qualified name",
     "a domain, '/' and an identifier, for example resource.kubernetes.io/pcieRoot",
-    lambda text: "/" in text and _is_qualified_name(text),
+    lambda text: "/" in text and _has_qualified_form(text),
+    _has_long_part,
 )
 EXTENDED_RESOURCE = Syntax(
     "the name of an extended resource",
@@ -114,10 +131,12 @@ EXTENDED_RESOURCE = Syntax(
 POOL_NAME = Syntax(
     "a pool name",
     f"one or more DNS names joined by '/', at most {limits.POOL_NAME_BYTES} characters",
-    lambda text: len(text) <= limits.POOL_NAME_BYTES and all(map(_DNS_SUBDOMAIN_HOLDS, text.split("/"))),
+    lambda text: all(map(_DNS_SUBDOMAIN_HOLDS, text.split("/"))),
+    _over(limits.POOL_NAME_BYTES),
 )
 SEMVER = Syntax(
     "a semantic version",
     f"major.minor.patch (semver.org 2.0.0), at most {limits.ATTRIBUTE_VALUE_BYTES} characters",
-    _within(_SEMVER, limits.ATTRIBUTE_VALUE_BYTES),
+    lambda text: _SEMVER.fullmatch(text) is not None,
+    _over(limits.ATTRIBUTE_VALUE_BYTES),
 )

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from dracaena.api.names import taint_key
 from dracaena.validation.field import Field
+from dracaena.validation.findings import Breach
 from dracaena.validation.metadata import check_metadata
 from dracaena.validation.syntax import DNS_LABEL, DRIVER_NAME, LABEL_KEY, LABEL_VALUE, POOL_NAME
 
@@ -44,7 +45,7 @@ def check_taint(field: Field) -> None:
     value = taint["value"].text()
     if value and not LABEL_VALUE.holds(value):
         taint["value"].error(f"not {LABEL_VALUE.what}", LABEL_VALUE.expected)
-    taint["effect"].choice(_EFFECTS)
+    taint["effect"].choice(_EFFECTS, Breach.NOT_SUPPORTED if taint["effect"].value else Breach.REQUIRED)
     time = taint["timeAdded"]
     if not time.absent and (text := time.text()) is not None and not _is_time(text):
         time.error("not a time", "a time of RFC 3339 such as 2026-01-31T12:00:00Z")

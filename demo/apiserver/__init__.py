@@ -6,17 +6,19 @@ It speaks the Kubernetes API over HTTP on 127.0.0.1, keeps everything in memory,
 * it refuses what it does not implement (501, or 415 for media types), names it, and never does anything by halves;
 * where it answers, it answers like the real server: objects, status codes, reasons, the causes of a refusal with
   their fields, events, versions. The words of its messages are its own;
-* nothing in the product knows that it exists, and it knows nothing of the product: of ours it imports only facts about
-  the API (its quantities and limits, JSON as text, the language of selectors), and recorded transcripts hold those
-  too.
+* nothing in the product knows that it exists, and of the product it uses only what is true of every API server: the
+  rules of ``validation/``, quantities, limits, JSON as text, the language of selectors. Recorded transcripts of real
+  servers check those rules, too.
 
 It asks for no credentials and has no authorisation. It listens only on the loopback address, and is meant only for
 trying and testing.
 
 Known differences, all on purpose:
 
-* CEL expressions are refused if they do not compile, but not for their estimated cost; a syntax error other than an
-  early end has words of our own.
+* It has one behaviour for both versions, that of 1.37, which differ in fields, selectable fields and what discovery
+  says. 1.36 reports some faults of owners and conditions at other fields.
+* As by 1.36, capitals in the domain of an attribute are taken, and unchanged capacities of a slice are checked again.
+* CEL expressions are refused if they do not compile, but not for their estimated cost.
 * The ServiceAccount admission plugin does not run: no account, volume or token is put into pods.
 * No garbage collector, namespace controller or event expiry runs in it, as with a bare kube-apiserver
   (events expire there after an hour, here never).
@@ -30,9 +32,9 @@ Known differences, all on purpose:
 
 Where things are: ``server`` the process side, ``http`` and ``router`` requests, ``bodies`` and ``decode`` reading,
 ``shapes`` and ``schema`` the tables of fields, ``writes`` and ``deletes`` the order of the steps, ``strategies`` and
-``validation`` what is specific to a kind, ``storage`` objects and their
-history, ``lists`` and ``watches`` reading it, ``tables`` the columns that kubectl prints, ``discovery`` and
-``openapi`` what clients ask first, ``faults`` injected faults.
+``validation`` what is specific to a kind (claims, classes and slices by the rules of ``dracaena validate``),
+``storage`` objects and their history, ``lists`` and ``watches`` reading it, ``tables`` the columns that kubectl prints,
+``discovery`` and ``openapi`` what clients ask first, ``faults`` injected faults.
 """
 
 from __future__ import annotations

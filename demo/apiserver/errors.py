@@ -95,7 +95,7 @@ def bad_request(message: str) -> ApiError:
 
 def invalid(kind: Qualified, name: str, errors: Sequence[FieldError]) -> ApiError:
     """422 with one cause per field error."""
-    causes = [{"reason": e.type, "message": e.body(), "field": e.field} for e in errors]
+    causes = [{"reason": e.breach.value, "message": e.body(), "field": e.field} for e in errors]
     details = _about(kind, name) | {"causes": causes}
     return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {aggregate(errors)}', details)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from dracaena.api import limits
 from dracaena.demo.apiserver.errors import ApiError, Qualified, bad_request, invalid
-from dracaena.demo.apiserver.fields import FieldError, forbidden, not_supported
+from dracaena.demo.apiserver.fields import FieldError, forbidden, not_supported, too_long
 from dracaena.demo.apiserver.fields import invalid as invalid_field
 from dracaena.demo.apiserver.resources import Kind
 from dracaena.demo.apiserver.selectors import Selection, parse_fields, parse_labels
@@ -145,11 +145,7 @@ def write_options(query: Query, kind_of_options: str) -> Options:
         errors.append(not_supported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
     manager = query.get("fieldManager", "")
     if len(manager) > limits.FIELD_MANAGER_BYTES:
-        errors.append(
-            FieldError(
-                "FieldValueTooLong", "fieldManager", "", f"may not be more than {limits.FIELD_MANAGER_BYTES} bytes"
-            )
-        )
+        errors.append(too_long("fieldManager", limits.FIELD_MANAGER_BYTES))
     if not manager.isprintable():
         errors.append(invalid_field("fieldManager", manager, "should only contain printable characters"))
     if "force" in query and kind_of_options == "PatchOptions":

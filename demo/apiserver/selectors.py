@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from dracaena.demo.apiserver.errors import bad_request
 from dracaena.demo.apiserver.resources import Kind
-from dracaena.demo.apiserver.validation.text import label_value, nested, qualified_name
+from dracaena.validation.pod_templates import value_at
+from dracaena.validation.syntax import LABEL_KEY, LABEL_VALUE, Syntax
 
 Document = dict[str, Any]
 Labels = dict[str, str]
@@ -114,16 +115,15 @@ class _LabelParser:
         key = self._next()
         if not key or key in ("!", "=", "==", "!=", ",", "(", ")", "<", ">"):
             raise bad_request(f"unable to parse requirement: found '{key}', expected: identifier")
-        messages = qualified_name(key)
-        if messages:
-            raise bad_request(f'unable to parse requirement: <nil>: Invalid value: "{key}": {messages[0]}')
-        return key
+        return self._checked(key, LABEL_KEY)
 
     def _value(self, value: str) -> str:
-        messages = label_value(value)
-        if messages:
-            raise bad_request(f'unable to parse requirement: <nil>: Invalid value: "{value}": {messages[0]}')
-        return value
+        return self._checked(value, LABEL_VALUE)
+
+    def _checked(self, text: str, syntax: Syntax) -> str:
+        if not syntax.holds(text):
+            raise bad_request(f'unable to parse requirement: "{text}": expected {syntax.expected}')
+        return text
 
     def _values(self) -> frozenset[str]:
         if self._next() != "(":
@@ -158,11 +158,11 @@ class FieldTerm:
 
 
 def _field_text(document: Document, path: tuple[str, ...]) -> str:
-    value = nested(document, *path)
+    value = value_at(document, path)
     if path in (("spec", "unschedulable"), ("spec", "hostNetwork")):
         return "true" if value else "false"
     if path == ("status", "podIP"):
-        addresses = nested(document, "status", "podIPs") or []
+        addresses = value_at(document, ("status", "podIPs")) or []
         return addresses[0]["ip"] if addresses else ""
     if path == ("source", "component") and not value:
         return str(document.get("reportingComponent", ""))

@@ -18,7 +18,7 @@ from dracaena.demo.apiserver.meta import bumped, with_metadata
 from dracaena.demo.apiserver.schema import structs
 from dracaena.demo.apiserver.times import write_time
 from dracaena.demo.apiserver.validation import claim_status, claims, cluster, deployments, pods, slices, workloads
-from dracaena.demo.apiserver.validation.text import dns_label
+from dracaena.validation.syntax import DNS_LABEL
 
 Document = dict[str, Any]
 Labels = Mapping[str, str]
@@ -151,14 +151,10 @@ def _pod_grace_s(pod: Document, options: Document) -> int:
 
 
 def _pod_warnings(pod: Document) -> list[str]:
-    messages = dns_label(pod["metadata"]["name"])
-    if not messages:
+    if DNS_LABEL.holds(pod["metadata"]["name"]):
         return []
-    text = (
-        "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is "
-        f"recommended: [{' '.join(messages)}]"
-    )
-    return [text]
+    why = "this is used in the Pod's hostname, which can result in surprising behavior"
+    return [f"metadata.name: {why}; a DNS label is recommended: {DNS_LABEL.expected}"]
 
 
 POD: Final = Strategy(

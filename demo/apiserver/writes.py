@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from dracaena.demo.apiserver import admission, meta, patches, strategic
 from dracaena.demo.apiserver.bodies import WARN, DecodedBody, parse_json, read_object, read_patched
-from dracaena.demo.apiserver.declared import newer, older
 from dracaena.demo.apiserver.decode import COMPACT, MERGED, SORTED
 from dracaena.demo.apiserver.errors import (
     MODIFIED,
@@ -31,6 +30,7 @@ from dracaena.demo.apiserver.schema import without_gated
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored, key_of, stored_as
 from dracaena.demo.apiserver.strategies import BY_KIND, Door, Strategy
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
+from dracaena.validation.syntax import Syntax
 
 Document = dict[str, Any]
 
@@ -133,14 +133,13 @@ class Writes:
         errors = strategy.check_create_namespace(document, self._namespace_labels(document))
         errors = errors + strategy.check_create(document)
         if not errors:
-            errors = check_metadata(document, namespaced=kind.namespaced, name_rule=path_segment, common=True)
+            errors = check_metadata(document, namespaced=kind.namespaced, names=_PATH_SEGMENT, common=True)
         self._refuse(kind, document, errors)
 
     def _refuse(self, kind: Kind, document: Document, errors: Sequence[FieldError]) -> None:
-        """Raise what a check has found, in the words of this version."""
-        said = older(errors) if self._version == "1.36" else newer(errors, kind.struct)
-        if said:
-            raise invalid(kind.qualified_kind, document["metadata"].get("name", ""), said)
+        """Raise what a check has found, each cause once."""
+        if errors:
+            raise invalid(kind.qualified_kind, document["metadata"].get("name", ""), list(dict.fromkeys(errors)))
 
     def _namespace_labels(self, document: Document) -> dict[str, str]:
         stored = self._storage.get(NAMESPACE, document["metadata"].get("namespace", ""))
@@ -212,18 +211,19 @@ class Writes:
         return WriteOutcome(self._put(kind, target.key, document, old, dry_run=options.dry_run), warnings=warnings)
 
     def _check_update(self, kind: Kind, door: Door, new: Document, old: Document) -> None:
-        errors = check_metadata(new, namespaced=kind.namespaced, name_rule=path_segment, common=True)
+        errors = check_metadata(new, namespaced=kind.namespaced, names=_PATH_SEGMENT, common=True)
         errors += check_metadata_update(new, old)
         errors += door.check_namespace(new, old, self._namespace_labels(new))
         errors += door.check(new, old)
         self._refuse(kind, new, errors)
 
 
-def path_segment(text: str) -> list[str]:
-    """What every name must be, whatever its kind: one segment of a path."""
-    if text in (".", ".."):
-        return [f"may not be '{text}'"]
-    return [f"may not contain '{character}'" for character in "/%" if character in text]
+_PATH_SEGMENT: Final = Syntax(
+    "one segment of a path",
+    "a text without '/' and '%', and not '.' or '..'",
+    lambda text: text not in (".", "..") and not {"/", "%"} & {*text},
+)
+"""What every name must be, whatever its kind."""
 
 
 def precondition_failed(kind: Kind, key: str, title: str, asked: str, present: str) -> str:

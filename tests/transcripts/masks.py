@@ -1,8 +1,8 @@
 """Tokens for what a server chooses by chance. Equality and order stay visible; whatever looks odd stays as it came.
 
-Left out is what the embedded server does not imitate: the words of refusals and warnings, the order of causes, and
-``metadata.managedFields``. Of a refusal the status code, the reason and the causes' reasons and fields stay, of
-warnings their number.
+Left out is what the embedded server does not imitate: the words of refusals and warnings, the order of causes, a
+second cause at the same field, and ``metadata.managedFields``. Of a refusal the status code, the reason and the causes'
+reasons and fields stay, of warnings their number.
 
 ====================  ===================================================================================
 ``<uid-1>``           a uid; the same number is the same uid, in order of appearance
@@ -140,12 +140,19 @@ def _numbered(values: Iterable[str]) -> Iterator[tuple[int, str]]:
     return enumerate(dict.fromkeys(str(value) for value in values), start=1)
 
 
+def _telling(cause: dict[str, Any]) -> tuple[bool, str]:
+    """A key that sorts a cause that says more before one that says less."""
+    reason = cause.get("reason", "")
+    return reason == "FieldValueInvalid", reason
+
+
 def _without_words(status: dict[str, Any]) -> dict[str, Any]:
-    """A Status without its message and those of its causes; the causes sorted, each once."""
+    """A Status without its message and those of its causes; the causes sorted, of those at a field the most telling."""
     shown = {key: value for key, value in status.items() if key != "message"}
     causes = (status.get("details") or {}).get("causes")
     if causes:
-        found = {(cause.get("field", ""), cause.get("reason", "")): cause for cause in causes}
+        in_order = sorted(causes, key=lambda cause: (cause.get("field", ""), _telling(cause)), reverse=True)
+        found = {cause.get("field", ""): cause for cause in in_order}
         kept = [{key: found[one][key] for key in ("reason", "field") if key in found[one]} for one in sorted(found)]
         shown["details"] = status["details"] | {"causes": kept}
     return shown

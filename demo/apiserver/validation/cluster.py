@@ -11,14 +11,15 @@ from dracaena.demo.apiserver.errors import not_implemented
 from dracaena.demo.apiserver.fields import duplicate, forbidden, invalid, required
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
 from dracaena.demo.apiserver.validation.selectors import check_taints
-from dracaena.demo.apiserver.validation.text import Errors, check, dns_label, dns_subdomain, qualified_name
+from dracaena.demo.apiserver.validation.text import Errors, check
+from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, LABEL_KEY
 
 Document = dict[str, Any]
 
 
 def check_node(node: Document) -> Errors:
     """A new node. Kubernetes reports taints under ``metadata.taints``; so do we."""
-    errors = check_metadata(node, namespaced=False, name_rule=dns_subdomain)
+    errors = check_metadata(node, namespaced=False, names=DNS_SUBDOMAIN)
     errors += check_taints(node["spec"].get("taints") or [])
     errors += _check_node_amounts(node["status"])
     for i, text in enumerate(node["spec"].get("podCIDRs") or ()):
@@ -58,9 +59,9 @@ def check_node_update(new: Document, old: Document) -> Errors:
 
 def check_namespace(namespace: Document) -> Errors:
     """A new namespace."""
-    errors = check_metadata(namespace, namespaced=False, name_rule=dns_label)
+    errors = check_metadata(namespace, namespaced=False, names=DNS_LABEL)
     for name in namespace["spec"].get("finalizers") or ():
-        errors += check("spec.finalizers", name, qualified_name)
+        errors += check("spec.finalizers", name, LABEL_KEY)
     return errors
 
 
@@ -83,7 +84,7 @@ def check_event(event: Document) -> Errors:
     reporter, instance = event["reportingComponent"], event["reportingInstance"]
     if not reporter:
         errors.append(required("reportingComponent"))
-    errors += check("reportingComponent", reporter, qualified_name)
+    errors += check("reportingComponent", reporter, LABEL_KEY)
     if not instance:
         errors.append(required("reportingInstance"))
     errors += _at_most("reportingInstance", instance, limits.EVENT_REPORTING_INSTANCE_BYTES)
@@ -107,7 +108,7 @@ def check_lease(lease: Document) -> Errors:
     spec = lease["spec"]
     if "strategy" in spec:
         raise not_implemented('the field "spec.strategy" of Lease (coordinated leader election)')
-    errors = check_metadata(lease, namespaced=True, name_rule=dns_subdomain)
+    errors = check_metadata(lease, namespaced=True, names=DNS_SUBDOMAIN)
     duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
     if duration is not None and duration <= 0:
         errors.append(invalid("spec.leaseDurationSeconds", duration, "must be greater than 0"))

@@ -6,26 +6,25 @@ import re
 from typing import Any, Final
 
 from dracaena.demo.apiserver.fields import IMMUTABLE, forbidden, invalid, not_supported, required
-from dracaena.demo.apiserver.golang import internal
 from dracaena.demo.apiserver.selectors import label_selector_matches
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
 from dracaena.demo.apiserver.validation.selectors import check_label_selector
-from dracaena.demo.apiserver.validation.text import Errors, dns_subdomain
+from dracaena.demo.apiserver.validation.text import Errors
 from dracaena.demo.apiserver.validation.workloads import check_template
+from dracaena.validation.syntax import DNS_SUBDOMAIN
 
 Document = dict[str, Any]
 
 _NEGATIVE: Final = "must be greater than or equal to 0"
 _MORE_THAN_REPLICAS: Final = "cannot be greater than status.replicas"
 _PERCENT: Final = re.compile(r"[0-9]+%")
-_NO_PERCENT: Final = "a valid percent string must be a numeric string followed by an ending '%'"
-_PERCENT_HINT: Final = f"{_NO_PERCENT} (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+_PERCENT_HINT: Final = "must be a whole number, or one with a percent sign after it"
 _STRATEGIES: Final = ("Recreate", "RollingUpdate")
 
 
 def check_deployment(deployment: Document) -> Errors:
     """A new deployment."""
-    return check_metadata(deployment, namespaced=True, name_rule=dns_subdomain) + _check_spec(deployment)
+    return check_metadata(deployment, namespaced=True, names=DNS_SUBDOMAIN) + _check_spec(deployment)
 
 
 def check_deployment_update(new: Document, old: Document) -> Errors:
@@ -45,7 +44,7 @@ def _check_spec(deployment: Document) -> Errors:
 
 def check_replica_set(replica_set: Document) -> Errors:
     """A new replica set."""
-    errors = check_metadata(replica_set, namespaced=True, name_rule=dns_subdomain)
+    errors = check_metadata(replica_set, namespaced=True, names=DNS_SUBDOMAIN)
     return errors + _at_least_zero(replica_set["spec"], ("replicas",)) + _check_pods(replica_set["spec"])
 
 
@@ -85,7 +84,7 @@ def _check_pods(spec: Document) -> Errors:
 def _check_strategy(strategy: Document) -> Errors:
     path = "spec.strategy"
     if strategy["type"] not in _STRATEGIES:
-        return [not_supported(path, internal("DeploymentStrategy", strategy), _STRATEGIES)]
+        return [not_supported(path, strategy["type"], _STRATEGIES)]
     if strategy["type"] == "Recreate":
         shown = "may not be specified when strategy `type` is 'Recreate'"
         return [] if "rollingUpdate" not in strategy else [forbidden(f"{path}.rollingUpdate", shown)]

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import partial
 from typing import Any, Final
 
 from dracaena.api.limits import PORT
 from dracaena.api.quantity import NANO, read_quantity
 from dracaena.demo.apiserver.errors import not_implemented
-from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, duplicate, forbidden, invalid, not_supported, required
-from dracaena.demo.apiserver.golang import internal
+from dracaena.demo.apiserver.fields import (
+    IMMUTABLE,
+    duplicate,
+    forbidden,
+    invalid,
+    not_found,
+    not_supported,
+    required,
+)
+from dracaena.demo.apiserver.validation.findings import causes
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
-from dracaena.demo.apiserver.validation.selectors import (
-    check_label_selector,
-    check_node_selector,
-    check_node_selector_term,
-    check_tolerations,
-)
-from dracaena.demo.apiserver.validation.text import (
-    Errors,
-    check,
-    check_label_key,
-    dns_label,
-    dns_subdomain,
-    label_value,
-    qualified_name,
-)
+from dracaena.demo.apiserver.validation.selectors import check_label_selector, check_tolerations
+from dracaena.demo.apiserver.validation.text import Errors, check, check_labels
+from dracaena.validation.nodes import check_node_selector, check_node_selector_term
+from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, LABEL_KEY
 
 Document = dict[str, Any]
 
 _INT32_MAX: Final = 2**31 - 1
+_check_preference = partial(check_node_selector_term, any_value=True)
 _STANDARD_RESOURCES: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 # Extended resources that stand for a device class: the one use of a kubernetes.io domain here.
 _IMPLICIT_EXTENDED: Final = "deviceclass.resource.kubernetes.io/"
@@ -52,7 +51,7 @@ def check_pod(pod: Document) -> Errors:
 
 
 def _check_pod(pod: Document) -> Errors:
-    return check_metadata(pod, namespaced=True, name_rule=dns_subdomain) + check_pod_spec(pod["spec"])
+    return check_metadata(pod, namespaced=True, names=DNS_SUBDOMAIN) + check_pod_spec(pod["spec"])
 
 
 def check_pod_spec(spec: Document) -> Errors:
@@ -62,12 +61,11 @@ def check_pod_spec(spec: Document) -> Errors:
     errors += _check_claims(spec.get("resourceClaims") or [], "spec.resourceClaims")
     errors += _check_containers(spec, claims)
     errors += _check_policies(spec)
-    for key, value in (spec.get("nodeSelector") or {}).items():
-        errors += check_label_key("spec.nodeSelector", key) + check("spec.nodeSelector", value, label_value)
+    errors += check_labels("spec.nodeSelector", spec.get("nodeSelector"))
     if spec.get("nodeName"):
-        errors += check("spec.nodeName", spec["nodeName"], dns_subdomain)
+        errors += check("spec.nodeName", spec["nodeName"], DNS_SUBDOMAIN)
     if spec.get("serviceAccountName"):
-        errors += check("spec.serviceAccountName", spec["serviceAccountName"], dns_subdomain)
+        errors += check("spec.serviceAccountName", spec["serviceAccountName"], DNS_SUBDOMAIN)
     errors += _check_affinity(spec.get("affinity") or {}, "spec.affinity")
     errors += check_tolerations(spec.get("tolerations") or [], "spec.tolerations")
     return errors + _check_gates(spec.get("schedulingGates") or [], "spec.schedulingGates")
@@ -83,20 +81,13 @@ def _check_claims(claims: list[Document], path: str) -> Errors:
         elif name in seen:
             errors.append(duplicate(f"{here}.name", name))
         else:
-            errors += check(f"{here}.name", name, dns_label)
+            errors += check(f"{here}.name", name, DNS_LABEL)
             seen.add(name)
-        shown = internal("PodResourceClaim", claim)
         sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if key in claim]
-        if len(sources) > 1:
-            errors.append(
-                invalid(
-                    here, shown, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
-                )
-            )
-        if not sources:
-            errors.append(invalid(here, shown, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"))
+        if len(sources) != 1:
+            errors.append(invalid(here, claim, "expected one of resourceClaimName and resourceClaimTemplateName"))
         for key in sources:
-            errors += check(f"{here}.{key}", claim[key], dns_subdomain)
+            errors += check(f"{here}.{key}", claim[key], DNS_SUBDOMAIN)
     return errors
 
 
@@ -113,7 +104,7 @@ def _check_containers(spec: Document, claims: set[str]) -> Errors:
 
 def _check_container(container: Document, path: str, claims: set[str], seen: set[str]) -> Errors:
     name = container["name"]
-    errors = check(f"{path}.name", name, dns_label) if name else [required(f"{path}.name")]
+    errors = check(f"{path}.name", name, DNS_LABEL) if name else [required(f"{path}.name")]
     if not container.get("image"):
         errors.append(required(f"{path}.image"))
     errors += _one_of(container, "terminationMessagePolicy", ("File", "FallbackToLogsOnError"), path)
@@ -186,7 +177,7 @@ def _check_resource_name(name: str, path: str) -> Errors:
         return []
     if name.startswith("hugepages-"):
         raise not_implemented(f'the resource "{name}" of containers')
-    errors = check(path, name, qualified_name)
+    errors = check(path, name, LABEL_KEY)
     if errors:
         return errors
     if "/" not in name:
@@ -210,7 +201,7 @@ def _check_container_claims(claims: list[Document], path: str, known: set[str]) 
             errors.append(required(here))
             continue
         if request and name not in seen:
-            errors += check(f"{here}.request", request, dns_label)
+            errors += check(f"{here}.request", request, DNS_LABEL)
         identity = f"{name}/{request}" if request else name
         whole = any(other.startswith(f"{name}/") for other in seen) and not request
         if name in seen or identity in seen or whole:
@@ -218,11 +209,7 @@ def _check_container_claims(claims: list[Document], path: str, known: set[str]) 
         seen.add(identity)
         if name not in known:
             which = f": {', '.join(sorted(known))}" if known else " which is empty"
-            errors.append(
-                FieldError(
-                    "FieldValueNotFound", here, name, f"must be one of the names in pod.spec.resourceClaims{which}"
-                )
-            )
+            errors.append(not_found(here, name, f"must be one of the names in pod.spec.resourceClaims{which}"))
     return errors
 
 
@@ -242,11 +229,11 @@ def _check_affinity(affinity: Document, path: str) -> Errors:
     node = affinity.get("nodeAffinity") or {}
     wanted, liked = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
     if wanted in node:
-        errors += check_node_selector(node[wanted], f"{path}.nodeAffinity.{wanted}")
+        errors += causes(check_node_selector, node[wanted], f"{path}.nodeAffinity.{wanted}")
     for i, term in enumerate(node.get(liked) or ()):
         here = f"{path}.nodeAffinity.{liked}[{i}]"
         errors += _check_weight(term["weight"], here)
-        errors += check_node_selector_term(term["preference"], f"{here}.preference", any_value=True)
+        errors += causes(_check_preference, term["preference"], f"{here}.preference")
     for name in ("podAffinity", "podAntiAffinity"):
         part = affinity.get(name) or {}
         for i, term in enumerate(part.get(wanted) or ()):
@@ -268,17 +255,17 @@ def _check_pod_term(term: Document, path: str) -> Errors:
         if name in term:
             errors += check_label_selector(term[name], f"{path}.{name}")
     for name in term.get("namespaces") or ():
-        errors += check(f"{path}.namespace", name, dns_label)
+        errors += check(f"{path}.namespace", name, DNS_LABEL)
     if not term["topologyKey"]:
         errors.append(required(f"{path}.topologyKey", "can not be empty"))
-    return errors + check_label_key(f"{path}.topologyKey", term["topologyKey"])
+    return errors + check(f"{path}.topologyKey", term["topologyKey"], LABEL_KEY)
 
 
 def _check_gates(gates: list[Document], path: str) -> Errors:
     errors: Errors = []
     seen = set()
     for i, gate in enumerate(gates):
-        errors += check(f"{path}[{i}]", gate["name"], qualified_name)
+        errors += check(f"{path}[{i}]", gate["name"], LABEL_KEY)
         if gate["name"] in seen:
             errors.append(duplicate(f"{path}[{i}]", gate["name"]))
         seen.add(gate["name"])
@@ -372,7 +359,7 @@ def check_pod_status(new: Document, old: Document) -> Errors:
         errors += _condition_status(condition, f"status.conditions[{i}]")
     nominated = after.get("nominatedNodeName", "")
     if nominated and nominated != before.get("nominatedNodeName", ""):
-        errors += check("status.nominatedNodeName", nominated, dns_subdomain)
+        errors += check("status.nominatedNodeName", nominated, DNS_SUBDOMAIN)
         if old["spec"].get("nodeName"):
             errors.append(
                 forbidden("status.nominatedNodeName", "may not be set on pods that are already bound to a node")
@@ -427,7 +414,7 @@ def _check_claim_statuses(statuses: list[Document], claims: list[Document]) -> E
             errors.append(duplicate(f"{here}.name", status["name"]))
         seen.add(status["name"])
         if "resourceClaimName" in status:
-            errors += check(f"{here}.resourceClaimName", status["resourceClaimName"], dns_subdomain)
+            errors += check(f"{here}.resourceClaimName", status["resourceClaimName"], DNS_SUBDOMAIN)
     return errors
 
 

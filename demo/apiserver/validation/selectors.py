@@ -1,81 +1,21 @@
-"""Validation of node selectors, label selectors, taints and tolerations: parts that several kinds share."""
+"""Validation of label selectors, taints of nodes and tolerations: parts that several kinds share."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from dracaena.demo.apiserver.fields import FieldError, forbidden, invalid, not_supported, required
-from dracaena.demo.apiserver.golang import internal
-from dracaena.demo.apiserver.validation.text import Errors, check, check_label_key, dns_subdomain, label_value
+from dracaena.demo.apiserver.fields import duplicate, forbidden, invalid, not_supported, required
+from dracaena.demo.apiserver.validation.text import Errors, check, check_labels
+from dracaena.validation.syntax import LABEL_KEY, LABEL_VALUE
 
 _TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _VALUES_NEEDED: Final = ("In", "NotIn")
 _VALUES_FORBIDDEN: Final = ("Exists", "DoesNotExist")
 
 
-def check_node_selector(selector: dict[str, Any], path: str) -> Errors:
-    """A core/v1 NodeSelector."""
-    here = f"{path}.nodeSelectorTerms"
-    terms = selector["nodeSelectorTerms"]
-    if not terms:
-        return [required(here, "must have at least one node selector term")]
-    return [error for i, term in enumerate(terms) for error in check_node_selector_term(term, f"{here}[{i}]")]
-
-
-def check_node_selector_term(term: dict[str, Any], path: str, *, any_value: bool = False) -> Errors:
-    """One term of a NodeSelector. `any_value` accepts values that no label can have, as preferences do."""
-    errors: Errors = []
-    for i, requirement in enumerate(term.get("matchExpressions") or ()):
-        errors += _check_expression(requirement, f"{path}.matchExpressions[{i}]", any_value=any_value)
-    for i, requirement in enumerate(term.get("matchFields") or ()):
-        errors += _check_field(requirement, f"{path}.matchFields[{i}]")
-    return errors
-
-
-def _check_expression(requirement: dict[str, Any], path: str, *, any_value: bool) -> Errors:
-    operator, values = requirement["operator"], requirement.get("values") or []
-    errors: Errors = []
-    if operator in _VALUES_NEEDED:
-        if not values:
-            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
-    elif operator in _VALUES_FORBIDDEN:
-        if values:
-            errors.append(
-                forbidden(f"{path}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
-            )
-    elif operator in ("Gt", "Lt"):
-        if len(values) != 1:
-            errors.append(required(f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'"))
-    else:
-        errors.append(invalid(f"{path}.operator", operator, "not a valid selector operator"))
-    errors += check_label_key(f"{path}.key", requirement["key"])
-    if any_value:
-        return errors
-    return errors + [e for i, value in enumerate(values) for e in check(f"{path}.values[{i}]", value, label_value)]
-
-
-def _check_field(requirement: dict[str, Any], path: str) -> Errors:
-    operator, values = requirement["operator"], requirement.get("values") or []
-    errors: Errors = []
-    if operator not in _VALUES_NEEDED:
-        errors.append(invalid(f"{path}.operator", operator, "not a valid selector operator"))
-    elif len(values) != 1:
-        errors.append(
-            required(
-                f"{path}.values", "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
-            )
-        )
-    if requirement["key"] != "metadata.name":
-        return [*errors, invalid(f"{path}.key", requirement["key"], "not a valid field selector key")]
-    return errors + [e for i, value in enumerate(values) for e in check(f"{path}.values[{i}]", value, dns_subdomain)]
-
-
 def check_label_selector(selector: dict[str, Any], path: str) -> Errors:
     """A meta/v1 LabelSelector."""
-    errors: Errors = []
-    for key, value in (selector.get("matchLabels") or {}).items():
-        errors += check_label_key(f"{path}.matchLabels", key)
-        errors += check(f"{path}.matchLabels", value, label_value)
+    errors = check_labels(f"{path}.matchLabels", selector.get("matchLabels"))
     for i, requirement in enumerate(selector.get("matchExpressions") or ()):
         here = f"{path}.matchExpressions[{i}]"
         operator, values = requirement["operator"], requirement.get("values") or []
@@ -87,8 +27,8 @@ def check_label_selector(selector: dict[str, Any], path: str) -> Errors:
             )
         elif operator not in _VALUES_NEEDED + _VALUES_FORBIDDEN:
             errors.append(invalid(f"{here}.operator", operator, "not a valid selector operator"))
-        errors += check_label_key(f"{here}.key", requirement["key"])
-        errors += [e for j, value in enumerate(values) for e in check(f"{here}.values[{j}]", value, label_value)]
+        errors += check(f"{here}.key", requirement["key"], LABEL_KEY)
+        errors += [e for j, value in enumerate(values) for e in check(f"{here}.values[{j}]", value, LABEL_VALUE)]
     return errors
 
 
@@ -107,7 +47,7 @@ def check_tolerations(tolerations: list[dict[str, Any]], path: str) -> Errors:
 def _check_toleration(toleration: dict[str, Any], path: str) -> Errors:
     key, operator = toleration.get("key", ""), toleration.get("operator", "")
     value, effect = toleration.get("value", ""), toleration.get("effect", "")
-    errors = check_label_key(f"{path}.key", key) if key else []
+    errors = check(f"{path}.key", key, LABEL_KEY) if key else []
     if not key and operator != "Exists":
         errors.append(
             invalid(
@@ -119,8 +59,7 @@ def _check_toleration(toleration: dict[str, Any], path: str) -> Errors:
     if "tolerationSeconds" in toleration and effect != "NoExecute":
         errors.append(invalid(f"{path}.effect", effect, "effect must be 'NoExecute' when `tolerationSeconds` is set"))
     if operator in ("", "Equal"):
-        messages = label_value(value)
-        errors += [invalid(f"{path}.operator", value, ";".join(messages))] if messages else []
+        errors += check(f"{path}.operator", value, LABEL_VALUE)
     elif operator == "Exists":
         errors += (
             [invalid(f"{path}.operator", value, "value must be empty when `operator` is 'Exists'")] if value else []
@@ -136,19 +75,11 @@ def check_taints(taints: list[dict[str, Any]]) -> Errors:
     seen = set()
     for i, taint in enumerate(taints):
         here = f"metadata.taints[{i}]"
-        errors += check_label_key(f"{here}.key", taint["key"])
-        messages = label_value(taint.get("value", ""))
-        errors += [invalid(f"{here}.value", taint["value"], ";".join(messages))] if messages else []
+        errors += check(f"{here}.key", taint["key"], LABEL_KEY)
+        errors += check(f"{here}.value", taint.get("value", ""), LABEL_VALUE)
         errors += check_taint_effect(taint["effect"], f"{here}.effect")
         identity = (taint["key"], taint["effect"])
         if identity in seen:
-            errors.append(
-                FieldError(
-                    "FieldValueDuplicate",
-                    here,
-                    internal("Taint", taint),
-                    "taints must be unique by key and effect pair",
-                )
-            )
+            errors.append(duplicate(here, f"{taint['key']}:{taint['effect']}"))
         seen.add(identity)
     return errors

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
 from dracaena.demo.apiserver.errors import not_implemented
-from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, invalid, not_supported, required
-from dracaena.demo.apiserver.golang import internal
+from dracaena.demo.apiserver.fields import IMMUTABLE, invalid, not_supported, required
 from dracaena.demo.apiserver.selectors import label_selector_matches
-from dracaena.demo.apiserver.validation.metadata import check_labels, check_metadata, check_metadata_update
+from dracaena.demo.apiserver.validation.metadata import check_annotations, check_metadata, check_metadata_update
 from dracaena.demo.apiserver.validation.pods import check_pod_spec
 from dracaena.demo.apiserver.validation.selectors import check_label_selector
-from dracaena.demo.apiserver.validation.text import Errors, dns_label, dns_subdomain
+from dracaena.demo.apiserver.validation.text import Errors, check_labels
+from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN
 
 Document = dict[str, Any]
 
@@ -31,20 +30,15 @@ def job_labels(name: str, uid: str) -> dict[str, str]:
 
 def check_template(template: Document, path: str) -> Errors:
     """A pod template."""
-    errors = check_labels(template["metadata"], path)
-    return errors + list(_below(path, check_pod_spec(template["spec"])))
-
-
-def _below(path: str, errors: Iterable[FieldError]) -> Iterable[FieldError]:
-    for error in errors:
-        newer = None if error.newer is None else tuple(_below(path, error.newer))
-        yield replace(error, field=f"{path}.{error.field}", newer=newer)
+    metadata = template["metadata"]
+    errors = check_labels(f"{path}.labels", metadata.get("labels")) + check_annotations(metadata, f"{path}.annotations")
+    return errors + [replace(error, field=f"{path}.{error.field}") for error in check_pod_spec(template["spec"])]
 
 
 def check_job(job: Document) -> Errors:
     """A new job."""
     _refuse_unserved(job["spec"])
-    errors = check_metadata(job, namespaced=True, name_rule=dns_subdomain) + _check_generated_labels(job)
+    errors = check_metadata(job, namespaced=True, names=DNS_SUBDOMAIN) + _check_generated_labels(job)
     return errors + _check_job_spec(job["spec"])
 
 
@@ -96,13 +90,12 @@ def _check_job_spec(spec: Document) -> Errors:
 def check_job_update(new: Document, old: Document) -> Errors:
     """An update of a job: how many pods run at a time may change, and whether any do, but not what they are."""
     _refuse_unserved(new["spec"])
-    errors = check_metadata(new, namespaced=True, name_rule=dns_subdomain) + check_metadata_update(new, old)
+    errors = check_metadata(new, namespaced=True, names=DNS_SUBDOMAIN) + check_metadata_update(new, old)
     errors += _check_job_spec(new["spec"])
     after, before = new["spec"], old["spec"]
     for name in ("completions", "selector", "template", "completionMode"):
         if after.get(name) != before.get(name):
-            shown = internal("PodTemplateSpec", after[name]) if name == "template" else after.get(name)
-            errors.append(invalid(f"spec.{name}", shown, IMMUTABLE))
+            errors.append(invalid(f"spec.{name}", after.get(name), IMMUTABLE))
     return errors
 
 
@@ -118,8 +111,7 @@ def check_job_status(new: Document, old: Document) -> Errors:
 
 def job_warnings(job: Document) -> list[str]:
     """A job's name becomes part of its pods' host names."""
-    messages = dns_label(job["metadata"]["name"])
-    if not messages:
+    if DNS_LABEL.holds(job["metadata"]["name"]):
         return []
     why = "this is used in Pod names and hostnames, which can result in surprising behavior"
-    return [f"metadata.name: {why}; a DNS label is recommended: [{' '.join(messages)}]"]
+    return [f"metadata.name: {why}; a DNS label is recommended: {DNS_LABEL.expected}"]

@@ -172,8 +172,6 @@ def claims_with_mistakes_of_both_kinds(api: Session) -> None:
         opaque("text", driver=f"{'x' * 64}_"),
     ]
     api.create("in constraints and configs", CLAIMS, claim("A_", constraints=constraints, config=config))
-    capital = {"matchAttribute": "Example.com/x"}
-    api.create("capitals in the domain of an attribute", CLAIMS, claim("c", constraints=[capital]))
     api.create("capitals in the name of a driver", CLAIMS, claim("d", config=[opaque({}, driver="Gpu.Example.com")]))
     twice = template("t", {"requests": [exactly(), exactly("A_"), exactly()]})
     api.create("in a template", TEMPLATES, twice)

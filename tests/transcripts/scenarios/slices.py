@@ -162,7 +162,9 @@ def slice_of_a_shared_gpu(api: Session) -> None:
     dedicated["capacity"] = {"memory": {"value": SHARED_GPU["capacity"]["memory"]["value"]}}
     api.merge("for one claim again", PATH, {"spec": {"devices": [dedicated], "pool": {"generation": 2}}})
     api.merge("and shared once more", PATH, {"spec": {"devices": [SHARED_GPU], "pool": {"generation": 3}}})
-    half = {**SHARED_GPU, "allowMultipleAllocations": False}
+    policy = {"default": "1Mi", "validRange": {"min": "1Mi"}}
+    capacity = {"memory": {"value": SHARED_GPU["capacity"]["memory"]["value"], "requestPolicy": policy}}
+    half = {**SHARED_GPU, "allowMultipleAllocations": False, "capacity": capacity}
     api.merge("policies without sharing", PATH, {"spec": {"devices": [half]}})
     for least, most, step in (("1Mi", "85520810496", "1Mi"), ("1Mi", "81559Mi", "3Mi"), ("0", "81560Mi", "1Mi")):
         span = {"min": least, "max": most, "step": step}

@@ -89,11 +89,13 @@ def _refusal(*causes: tuple[str, str, str], message: str) -> dict[str, Any]:
 
 
 def test_of_a_refusal_reasons_and_fields_are_shown_and_neither_words_nor_order(session: Session) -> None:
-    one = _refusal(("b", "X", "2"), ("a", "Y", "1"), ("a", "X", "0"), message="one")
-    other = _refusal(("a", "X", "5"), ("a", "Y", "4"), ("b", "X", "3"), ("b", "X", "6"), message="other")
+    one = _refusal(("b", "X", "2"), ("a", "Y", "1"), message="one")
+    other = _refusal(
+        ("a", "Y", "4"), ("a", "FieldValueInvalid", "5"), ("b", "X", "3"), ("b", "X", "6"), message="other"
+    )
     first, second = _shown(session, one, other)
     assert first == second
-    causes = [{"reason": "X", "field": "a"}, {"reason": "Y", "field": "a"}, {"reason": "X", "field": "b"}]
+    causes = [{"reason": "Y", "field": "a"}, {"reason": "X", "field": "b"}]
     assert first == {"kind": "Status", "reason": "Invalid", "details": {"causes": causes}, "code": 422}
 
 

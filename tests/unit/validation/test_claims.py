@@ -144,7 +144,7 @@ BAD = [
     (f"{DEVICES}.constraints[0].matchAttribute", ABSENT, "[0]: neither matchAttribute nor distinctAttribute"),
     (f"{DEVICES}.constraints[0].matchAttribute", "pcieRoot", ".matchAttribute: not a fully qualified name"),
     (f"{DEVICES}.constraints[0].matchAttribute", "", ".matchAttribute: not a fully qualified name"),
-    (f"{DEVICES}.constraints[0].matchAttribute", "a.b/" + "i" * 33, ".matchAttribute: not a fully qualified name"),
+    (f"{DEVICES}.constraints[0].matchAttribute", "a.b/" + "i" * 33, ".matchAttribute: too long"),
     (f"{DEVICES}.constraints[1].distinctAttribute", "a.b/1a", ".distinctAttribute: not a fully qualified name"),
     (
         f"{DEVICES}.constraints[0].requests[0]",

@@ -58,12 +58,12 @@ BAD = [
     ("spec.config[0].requests", [], "spec.config[0].requests: unknown field"),
     (OPAQUE, ABSENT, "spec.config[0].opaque: missing"),
     (f"{OPAQUE}.driver", ABSENT, f"{OPAQUE}.driver: missing"),
-    (f"{OPAQUE}.driver", "x" * 64, f"{OPAQUE}.driver: not a driver name"),
+    (f"{OPAQUE}.driver", "x" * 64, f"{OPAQUE}.driver: too long"),
     (f"{OPAQUE}.driver", "a_b", f"{OPAQUE}.driver: not a driver name"),
     (PARAMETERS, ABSENT, f"{PARAMETERS}: missing"),
     (PARAMETERS, None, f"{PARAMETERS}: missing"),
     (PARAMETERS, [], f"{PARAMETERS}: wrong type: [], expected an object"),
-    (PARAMETERS, padded(10 * 1024 + 1), f"{PARAMETERS}: parameters of 10241 bytes"),
+    (PARAMETERS, padded(10 * 1024 + 1), f"{PARAMETERS}: an object of 10241 bytes"),
     ("spec.extendedResourceName", "", "spec.extendedResourceName: missing"),
     ("spec.extendedResourceName", "gpu", "spec.extendedResourceName: not the name of an extended resource"),
     ("spec.extendedResourceName", "requests.example.com/gpu", "spec.extendedResourceName: not the name"),
@@ -164,7 +164,7 @@ def test_parameters_of_any_depth_are_judged(driver: str) -> None:
 def test_parameters_that_are_too_long_because_they_are_deep_are_refused_by_their_length(levels: int) -> None:
     deep = {"driver": "example.com", "parameters": {"a": nested(levels)}}
     found = errors(edited(device_class(), OPAQUE, deep))
-    assert found == [] if levels == 5_000 else found[0].startswith(f"{PARAMETERS}: parameters of 100007 bytes")
+    assert found == [] if levels == 5_000 else found[0].startswith(f"{PARAMETERS}: an object of 100007 bytes")
 
 
 @pytest.mark.parametrize("parameters", [{"a": {"b": [float("inf")]}}, {"a": 2**70}, {"é": "\ud800"}])

@@ -18,7 +18,7 @@ from dracaena.validation import (
     validate_all,
     validate_object,
 )
-from dracaena.validation.findings import show
+from dracaena.validation.findings import Breach, show
 from support.api_documents import ABSENT, BASES, claim, edited, errors, paths
 
 
@@ -82,6 +82,7 @@ def test_findings_name_their_object() -> None:
         message="not a DNS name",
         seen='"Train"',
         expected="lower-case letters, digits, dashes and dots, at most 253 characters, a letter or digit at both ends",
+        breach=Breach.INVALID,
     )
     assert str(finding.object) == "ResourceClaim ml/Train"
 

@@ -37,10 +37,6 @@ DIFFERENT = {
     ("claim_fields_behind_gates", "derived attributes"): "the gate may be on; then they are wrong",
     ("claim_fields_behind_gates", "of an alternative"): "the gate may be on; then they are wrong",
     ("claim_fields_behind_gates", "in a template"): "the gate may be on; then they are wrong",
-    (
-        "claims_with_mistakes_of_both_kinds",
-        "capitals in the domain of an attribute",
-    ): "1.36 takes them; it is a warning",
     ("requests_not_understood", "an unknown dryRun"): "about the request, not the object",
     ("requests_not_understood", "an unknown fieldValidation"): "about the request, not the object",
     ("requests_not_understood", "a manager's name that is too long"): "about the request, not the object",

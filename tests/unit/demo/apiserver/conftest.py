@@ -48,6 +48,10 @@ class Reply:
     def causes(self) -> list[tuple[str, str]]:
         return [(cause["field"], cause["message"]) for cause in self.body["details"]["causes"]]
 
+    @property
+    def mistakes(self) -> set[tuple[str, str]]:
+        return {(cause["field"], cause["reason"]) for cause in self.body["details"]["causes"]}
+
 
 class Client:
     """One request at a time on a connection of its own."""

@@ -52,7 +52,7 @@ def test_no_new_finalizer_while_deleting(api, claim):
     reply = api.patch(f"{CLAIMS}/c", {"metadata": {"finalizers": ["a/b", "new/one"]}})
     assert reply.code == 422
     assert reply.causes[0][0] == "metadata.finalizers"
-    assert 'found new finalizers []string{"new/one"}' in reply.causes[0][1]
+    assert reply.causes[0][1].endswith("found new/one")
 
 
 def test_preconditions_guard_a_deletion(api, claim):
