@@ -1,14 +1,14 @@
-"""kubectl against the embedded API server. Without a kubectl on the path these tests are skipped, and say so."""
+"""kubectl of each version against the embedded API server of that version. Where there is no kubectl these tests are
+skipped, and say so."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,11 @@ import pytest
 import yaml
 
 from dracaena.demo.apiserver import ApiServer
-from dracaena.demo.apiserver.version import NEWEST, RELEASES
+from dracaena.demo.apiserver.version import RELEASES
 from dracaena.demo.kube_controller_manager import KubeControllerManager
 from dracaena.process.clock import SystemClock
 from support.kube import client_for
-
-KUBECTL = shutil.which("kubectl")
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the path")
+from support.kubectl_programs import Run, kubectl_of, kubectl_runner
 
 MANIFEST = """
 apiVersion: v1
@@ -64,42 +62,29 @@ spec:
 
 READY = '{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}'
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
 WATCHING = ("--watch", "--request-timeout=5s")
 """To the end of the time-out, which each request before the watch has to keep too, on a busy machine as well."""
 
-SHORT_LIVED = {"GOGC": "off", "GOMAXPROCS": "1"}
-"""For a process that lives for 50 ms Go's collector and its threads are a fifth of the CPU."""
+
+@pytest.fixture(params=RELEASES)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
+def program(version: str) -> Path:
+    return kubectl_of(version)
+
+
+@pytest.fixture
+def server(program: Path, version: str) -> Iterator[ApiServer]:
+    with ApiServer(version=version) as running:
         yield running
 
 
 @pytest.fixture
-def kubectl(server: ApiServer, tmp_path: Path) -> Run:
-    config = tmp_path / "kubeconfig"
-    config.write_text(yaml.safe_dump(server.kubeconfig()))
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(config)}
-    environment |= SHORT_LIVED
-
-    def run(*arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [str(KUBECTL), *arguments],
-            input=stdin,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return run
+def kubectl(program: Path, server: ApiServer, tmp_path: Path) -> Run:
+    return kubectl_runner(program, server, tmp_path)
 
 
 @pytest.fixture
@@ -163,7 +148,8 @@ metadata: {name: big}
 spec: {selectors: [{cel: {expression: device.drivr == "x"}}]}
 """
     refused = kubectl("apply", "-f", "-", stdin=manifest, code=1).stderr
-    assert "compilation failed: ERROR: <input>:1:7: undefined field 'drivr'" in refused
+    assert "spec.selectors[0].cel.expression" in refused
+    assert "undefined field 'drivr' (line 1, column 7)" in refused
 
 
 def test_a_job_is_printed_waited_for_and_deleted_with_its_pod(server: ApiServer, kubectl: Run, tmp_path: Path) -> None:
@@ -317,19 +303,19 @@ def test_a_manifest_of_a_kind_that_is_not_served_is_refused_by_its_name(kubectl:
     assert 'no matches for kind "ConfigMap" in version "v1"' in refused
 
 
-def test_resources_and_version_are_discovered(kubectl: Run) -> None:
+def test_resources_and_version_are_discovered(kubectl: Run, version: str) -> None:
     listed = kubectl("api-resources", "--no-headers", "-o", "name").stdout.split()
     assert "resourceclaims.resource.k8s.io" in listed
-    assert RELEASES[NEWEST] in kubectl("version").stdout
+    assert RELEASES[version] in kubectl("version").stdout
 
 
-def test_our_command_is_a_plugin_of_kubectl(server: ApiServer, tmp_path: Path) -> None:
+def test_our_command_is_a_plugin_of_kubectl(program: Path, server: ApiServer, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(yaml.safe_dump(server.kubeconfig()))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {"PATH": path, "HOME": str(tmp_path), "KUBECONFIG": str(config)}
     done = subprocess.run(
-        [str(KUBECTL), "dracaena", "status"],
+        [str(program), "dracaena", "status"],
         env=environment,
         capture_output=True,
         text=True,
