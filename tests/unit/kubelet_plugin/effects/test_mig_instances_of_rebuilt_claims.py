@@ -39,12 +39,12 @@ def claims(tmp_path: Path) -> Iterator[Claims]:
 def lose(claims: Claims, claim: ResourceClaim) -> None:
     """Remove a claim's checkpoint behind the plugin's back; its CDI spec stays."""
     (claims.folder / "claims" / f"{claim.metadata.uid}.json").unlink()
-    claims.node.checkpoints.look_at_each()
+    claims.node.node_claims.look_at_each()
 
 
 def lose_all(claims: Claims, claim: ResourceClaim) -> None:
     lose(claims, claim)
-    claims.node.claim_files.remove_spec(reference_to(claim).uid)
+    claims.node.node_claims.remove_spec(reference_to(claim).uid)
 
 
 DAMAGES = pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def of_an_earlier_boot(record: bytes) -> bytes:
 
 
 def of_a_newer_release(record: bytes) -> bytes:
-    return record.replace(b'"version":1', b'"version":2')
+    return record.replace(b'"version": 1', b'"version": 2')
 
 
 @pytest.mark.parametrize("damage", [Claims.break_checkpoint, lose], ids=["broken", "lost"])
@@ -402,7 +402,7 @@ class Walk:
 
     def is_being_made(self, instance: FakeGpuInstance) -> bool:
         """Whether a journal claims whatever is at the place of an instance: it has no UUID yet."""
-        checkpoints, _ = self.claims.node.checkpoints.load_all()
+        checkpoints = self.claims.node.node_claims.current()
         return any(
             effect.outcome is not None and "uuid" not in effect.outcome
             for each in checkpoints

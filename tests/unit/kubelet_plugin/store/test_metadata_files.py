@@ -160,7 +160,7 @@ def test_without_the_setting_nothing_is_written_and_the_answer_names_nothing(tmp
     prepared = node.state.prepare(reference_to(CLAIM))
     assert not [name for name in node.files() if "metadata" in name]
     assert cdi_ids(prepared, DRIVER) == (None, None)
-    assert b"metadata" not in node.files()["claims/claim-uid.json"]
+    assert prepared.metadata is None
 
 
 @pytest.mark.parametrize("first", [True, False])
