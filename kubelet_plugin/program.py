@@ -70,7 +70,7 @@ class Program:
         self._parts = build_parts(settings, self._clock, registry, source, section, sys_root)
         self._node, self._gpus, self._claims = self._parts.node, self._parts.gpus, self._parts.claims
         self._instance_lock = FileLock(self._node.paths.instance_lock)
-        self._written = self._claims.folders.written(settings.driver_name)
+        self._written = self._node.folders.written(settings.driver_name)
         self.http: HttpEndpoint | None = None
         """Health and metrics; None: off, or not started yet."""
         self.probes = self._build_probes(settings.grpc_health_address)
@@ -86,7 +86,7 @@ class Program:
 
     def _take_place(self) -> None:
         """Take the instance lock and remove what dead instances left; under the call lock, so that no two do it."""
-        with self._node.call_lock.hold():
+        with self._node.claims.hold():
             if not self._acquire_instance_lock():
                 raise PermanentError(
                     "this instance of the plugin is already running: another process holds "

@@ -256,7 +256,7 @@ class CcModes:
         report = self._carried_out(
             wanted,
             lambda: self._changes.change(
-                wanted, list(modes), lambda: self._users.prepared(None) or self._ports.unclaimed()
+                wanted, list(modes), lambda: self._users.holding(None) or self._ports.unclaimed()
             ),
         )
         if self._journals.read().change is None:  # refused, or somebody came first
@@ -313,7 +313,7 @@ class CcModes:
         return found
 
     def _is_held(self, address: str) -> bool:
-        return self._users.prepared(passthrough_device_name(address)) is not None
+        return self._users.holding(passthrough_device_name(address)) is not None
 
     def _waits_for(self) -> str | None:
         """Return what is waited for before a GPU is touched."""

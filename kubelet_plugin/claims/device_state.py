@@ -42,14 +42,14 @@ from dracaena.kubelet_plugin.device_kinds.mig_place import with_made
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, NodeLock, ReadPool
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, ReadPool
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, with_former
 from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, Refusal, allocated_claim, plan_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 
 _PLAIN_UID = re.compile("[A-Za-z0-9-]{1,63}")
 """UIDs name our files."""
@@ -88,23 +88,22 @@ class DeviceState:
         driver: str,
         read_pool: ReadPool,
         decode_config: DecodeConfig,
-        claims: ClaimReader,
-        checkpoints: Checkpoints,
+        api: ClaimReader,
+        claims: NodeClaims,
         files: ClaimFiles,
         claim_reconciler: ClaimReconciler,
         guard: LastGuard,
         reporter: PodDevicesReporter,
         unprepares: Unprepares,
         effects: ClaimEffects,
-        lock: NodeLock,
         kind_of: KindOf = kind_of,
         refuse_unready: RefuseUnready = lambda _claim: None,
     ) -> None:
         self._driver = driver
         self._read_pool = read_pool
         self._decode_config = decode_config
+        self._api = api
         self._claims = claims
-        self._checkpoints = checkpoints
         self._files = files
         self._metadata = files.metadata
         self._claim_reconciler = claim_reconciler
@@ -114,7 +113,6 @@ class DeviceState:
         self._effects = effects
         self._kind_of = kind_of
         self._refuse_unready = refuse_unready
-        self._lock = lock
 
     def prepare(self, reference: ClaimReference, *, within_s: float = 0.0, resumes: bool = False) -> PreparedClaim:
         """Make a claim's devices ready for containers and return them; a prepared claim gets the same answer again.
@@ -140,20 +138,20 @@ class DeviceState:
                 log.debug("waited for a device that was held", claim=str(reference), held=str(error))
 
     def _prepare_once(self, reference: ClaimReference, deadline_s: float, *, resumes: bool) -> PreparedClaim:
-        with self._lock.hold():
+        with self._claims.hold():
             prepared = self._already_prepared(reference.uid)
         if prepared is not None:
             return prepared
         # The API is read without the lock: a slow server must not hold up the other claims of the node.
-        claim = self._claims.read_claim(reference)
+        claim = self._api.read_claim(reference)
         self._refuse_unready(claim)  # for the same reason, without the lock: the driver may hang
         self._reporter.learn_consumers(claim)
-        with self._lock.hold():
+        with self._claims.hold():
             prepared = self._already_prepared(reference.uid)
             if prepared is not None:
                 refuse_other_allocation(prepared, claim, self._driver)
                 return prepared
-            if resumes and self._checkpoints.load(reference.uid) is None and self._files.spec_is_gone(reference.uid):
+            if resumes and self._claims.of(reference.uid) is None and not self._claims.has_spec(reference.uid):
                 raise ClaimGoneError(f"claim {reference} was unprepared meanwhile")
             begun = self._begin(claim)
         return self._make_effects(begun, deadline_s) if begun.prepared.effects else begun.prepared
@@ -171,14 +169,14 @@ class DeviceState:
 
     def restore(self, reference: ClaimReference) -> None:
         """Rewrite lost files of a claim if it is prepared. Raises SetAsideError if none of its containers may start."""
-        with self._lock.hold():
+        with self._claims.hold():
             self._already_prepared(reference.uid)
 
     def _unprepare(self, reference: ClaimReference, *, even_if_in_use: bool) -> None:
         _check_uid(reference)
         uid = reference.uid
-        with self._lock.hold():
-            if not even_if_in_use and self._checkpoints.may_be_in_use(uid):
+        with self._claims.hold():
+            if not even_if_in_use and self._claims.may_be_in_use(uid):
                 return
             settled = not self._effects.of(uid)
             if settled:
@@ -197,7 +195,7 @@ class DeviceState:
         try:
             pool = self._read_pool()
         except TemporaryError:
-            if checkpoint.state is not State.DONE or self._files.spec_is_gone(uid):
+            if checkpoint.state is not State.DONE or not self._claims.has_spec(uid):
                 raise
             self._guard.refuse_stale(checkpoint.prepared)
             self._metadata.restore(checkpoint.prepared, self._read_pool)
@@ -211,35 +209,34 @@ class DeviceState:
         if checkpoint.state is not State.DONE:
             raise SetAsideError(f"claim {checkpoint.prepared.claim} is set aside: {checkpoint.aside}")
         self._guard.refuse_stale(checkpoint.prepared)
-        if self._files.spec_is_gone(uid):
+        if not self._claims.has_spec(uid):
             self._files.write_spec(checkpoint.prepared)
             log.warning("CDI spec was gone, written again", claim_uid=uid)
         self._metadata.restore(checkpoint.prepared, self._read_pool)
         return checkpoint.prepared
 
     def _prepared_in_this_boot(self, uid: ClaimUid) -> Checkpoint | None:
-        found = self._checkpoints.load(uid)
-        if not isinstance(found, Checkpoint) or found.boot_id != self._checkpoints.boot_id:
-            return None
-        return found if found.in_use and found.planned else None
+        found = self._claims.current_of(uid)
+        return found if found is not None and found.in_use and found.planned else None
 
     def _begin(self, claim: ResourceClaim) -> _Begun:
         """Take the devices of a claim, and prepare it if it needs no effects."""
         pool, uid = self._read_pool(), ClaimUid(claim.metadata.uid)
         self._claim_reconciler.reconcile(pool)
-        unknown = self._checkpoints.load(uid) is None  # its containers may run if anything else shows that it was here
-        lost = unknown and self._files.spec_is_seen(uid)
+        known = self._claims.of(uid)
+        # Its containers may run if anything but a checkpoint shows that it was here.
+        lost = known is None and self._claims.spec_is_seen(uid)
         try:
             plan = self._plan(claim, pool)
         except DracaenaError as error:
             # A container may run with the devices of an earlier call, whose spec may no longer be right.
-            if lost or self._checkpoints.may_be_in_use(uid):
+            if lost or self._claims.may_be_in_use(uid):
                 self._hold(claim, pool, str(error))
             raise
-        lost |= unknown and self._effects.are_recorded(plan)
-        fresh = not lost and not self._checkpoints.holds(uid)
+        lost |= known is None and self._effects.are_recorded(plan)
+        fresh = not lost and not isinstance(known, Broken) and self._claims.current_of(uid) is None
         try:
-            started = self._checkpoints.start(plan, lost=lost)
+            started = self._claims.start(plan, lost=lost)
             if not started.prepared.effects:
                 self._finish(started, pool)
         except DracaenaError:
@@ -252,7 +249,7 @@ class DeviceState:
     def _finish(self, started: Checkpoint, pool: PublishedPool) -> None:
         self._files.write(started.prepared, pool)
         self._reporter.write_podlist(including=started.prepared)
-        self._checkpoints.finish(started)
+        self._claims.finish(started)
         self._reporter.changed()
         log.info("claim prepared", uuids=[device.uuid for device in started.prepared.devices])
 
@@ -265,13 +262,13 @@ class DeviceState:
         """
         uid = begun.prepared.claim.uid
         with self._effects.hold(uid, self._unprepares.countdown(deadline_s)):
-            with self._lock.hold():
+            with self._claims.hold():
                 known = self._prepared_in_this_boot(uid)
             if known is not None and known.state is State.DONE:
                 return known.prepared
             try:
                 self._effects.apply(uid, begun.planned)
-                with self._lock.hold():
+                with self._claims.hold():
                     return self._with_effects(uid, begun.planned)
             except EffectPendingError:
                 raise  # the next call goes on with what was begun
@@ -285,7 +282,7 @@ class DeviceState:
 
     def _with_effects(self, uid: ClaimUid, planned: Sequence[Effect]) -> PreparedClaim:
         """Prepare a claim whose effects are made, unless its devices have moved since it began."""
-        checkpoint = self._checkpoints.load(uid)
+        checkpoint = self._claims.of(uid)
         assert isinstance(checkpoint, Checkpoint)  # it was journaled under the GPUs' locks, which are still held
         prepared = checkpoint.prepared
         if not all(is_among(effect, planned) for effect in prepared.effects):
@@ -303,20 +300,20 @@ class DeviceState:
         """Undo a claim with effects; the caller holds its GPUs. If an effect cannot be undone, the claim holds its
         devices and none of its containers starts.
         """
-        with self._lock.hold():
-            if not even_if_in_use and self._checkpoints.may_be_in_use(uid):
+        with self._claims.hold():
+            if not even_if_in_use and self._claims.may_be_in_use(uid):
                 return
             if all(effect.leaves_nothing for effect in self._effects.of(uid)):
                 self._take_back(uid)
                 return
-            checkpoint = self._checkpoints.load(uid)
+            checkpoint = self._claims.of(uid)
             if isinstance(checkpoint, Checkpoint):
                 self._reporter.forget(uid)
-                self._files.remove_spec(uid)
+                self._claims.remove_spec(uid)
                 # After a crash from here on, the claim does not count as prepared: its effects may be half undone.
-                self._checkpoints.begin_again(checkpoint)
+                self._claims.begin_again(checkpoint)
         self._effects.undo(uid)
-        with self._lock.hold():
+        with self._claims.hold():
             self._take_back(uid)
 
     def _plan(self, claim: ResourceClaim, pool: PublishedPool) -> PreparedClaim:
@@ -339,23 +336,23 @@ class DeviceState:
         if allocated is None:
             return  # the claim does not say what its devices are: the files of this node still hold them
         held = with_former(allocated, earlier)
-        known = self._checkpoints.load(held.claim.uid)
+        known = self._claims.of(held.claim.uid)
         if not isinstance(known, Checkpoint):  # only its spec tells what it holds, until its checkpoint does
-            self._checkpoints.set_aside(held, reason, planned=False)
-        self._files.remove_spec(held.claim.uid)
+            self._claims.set_aside(held, reason, planned=False)
+        self._claims.remove_spec(held.claim.uid)
         if isinstance(known, Checkpoint):
             if not known.planned and (known.prepared, known.aside) == (held, reason):
                 return
-            self._checkpoints.set_aside(held, reason, planned=False)
+            self._claims.set_aside(held, reason, planned=False)
         self._reporter.changed()
         log.error("claim set aside", claim=str(held.claim), claim_uid=held.claim.uid, reason=reason)
 
     def _earlier(self, uid: ClaimUid) -> Sequence[PreparedDevice]:
         """Return the devices that containers may have from an earlier preparation in this boot, at former nodes too."""
-        found = self._checkpoints.load(uid)
+        found = self._claims.of(uid)
         if not isinstance(found, Checkpoint):
-            return self._files.salvage(found or Broken(uid, "is gone")).devices
-        if found.boot_id != self._checkpoints.boot_id or not found.in_use:
+            return self._claims.salvage(found or Broken(uid, "is gone")).devices
+        if found.boot_id != self._claims.boot_id or not found.in_use:
             return ()
         return (*found.prepared.devices, *found.prepared.former)
 
@@ -367,20 +364,20 @@ class DeviceState:
         except DracaenaError as error:
             log.warning("unfinished preparation cannot be undone", claim=str(reference), error=str(error))
         try:
-            if self._files.spec_is_seen(reference.uid):
+            if self._claims.spec_is_seen(reference.uid):
                 return  # keep the checkpoint too: it tells the next start that there is something to remove
-            self._checkpoints.remove(reference.uid)
+            self._claims.remove(reference.uid)
         except DracaenaError as error:
             log.warning("unfinished preparation stays until the next attempt", claim=str(reference), error=str(error))
 
     def _take_back(self, uid: ClaimUid) -> None:
-        known = self._checkpoints.load(uid)
+        known = self._claims.of(uid)
         if known is not None:
             self._reporter.forget(uid)
-        self._files.remove_spec(uid)
+        self._claims.remove_spec(uid)
         if known is not None:
             self._metadata.remove(known)
-            self._checkpoints.remove(uid)
+            self._claims.remove(uid)
             log.info("claim unprepared", claim_uid=uid)
 
 

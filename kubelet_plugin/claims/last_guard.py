@@ -19,8 +19,7 @@ from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, of_anoth
 from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
 from dracaena.kubelet_plugin.prepare.mps_containers import unfit_container
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 
 log = structlog.get_logger()
 
@@ -55,8 +54,7 @@ class LastGuard:
     def __init__(
         self,
         *,
-        checkpoints: Checkpoints,
-        files: ClaimFiles,
+        claims: NodeClaims,
         claim_reconciler: ClaimReconciler,
         read_minors: ReadMinors,
         changing: Callable[[], Collection[str]] = tuple,
@@ -68,8 +66,7 @@ class LastGuard:
         as device names or PCI addresses; `refusal` returns why no GPU of the node is, None if they are; `mps_folders`
         returns what containers of shares by MPS see at places of the supervisor's choice.
         """
-        self._checkpoints = checkpoints
-        self._files = files
+        self._claims = claims
         self._claim_reconciler = claim_reconciler
         self._read_minors = read_minors
         self._changing = changing
@@ -112,8 +109,8 @@ class LastGuard:
                     f"{device.device} may disappear with it: delete the pod if it does not start within minutes"
                 )
         others = [*self._claim_reconciler.holders(pool)]
-        rebuilt = self._checkpoints.may_be_in_use(plan.claim.uid)
-        for each, salvaged in self._files.unsure(self._checkpoints):
+        rebuilt = self._claims.may_be_in_use(plan.claim.uid)
+        for each, salvaged in self._claims.unsure():
             if each.uid == plan.claim.uid:
                 rebuilt = True
                 continue
@@ -149,8 +146,7 @@ class LastGuard:
 
     def _planned(self) -> Sequence[PreparedClaim]:
         """Return the claims of which it is known, by their planned effects, how they share their GPUs."""
-        now, _ = self._checkpoints.load_all()
-        return [c.prepared for c in now if c.planned or c.prepared.effects]
+        return [c.prepared for c in self._claims.current() if c.planned or c.prepared.effects]
 
     def fitted(self, plan: PreparedClaim, pods: Sequence[Pod]) -> PreparedClaim | str:
         """Return the plan adapted to the pods of its claim, or why it does not fit them: a container cannot use a share
@@ -164,7 +160,7 @@ class LastGuard:
                 f"pod UID {min(unknown)}, for which claim {plan.claim} is reserved, is not known yet: what it gets "
                 "depends on its RuntimeClass"
             )
-        others = (c.prepared for c in self._checkpoints.load_all()[0])
+        others = (c.prepared for c in self._claims.current())
         unfit = unfit_container(plan, others, pods, self._mps_folders())
         return unfit or fitted_to_pods(plan, pods, self._guest_runtimes)
 

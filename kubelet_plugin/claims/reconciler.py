@@ -29,8 +29,8 @@ from dracaena.kubelet_plugin.prepare.moved_devices import (
     same_nodes,
 )
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 
 REWRITING = "its files are being written anew"
 """Why a claim is aside although nothing blocks it."""
@@ -59,10 +59,10 @@ class ClaimTrouble:
 
 
 class ClaimReconciler:
-    """Keeps prepared claims in line with their devices. Callers hold the node's lock."""
+    """Keeps prepared claims in line with their devices. Callers hold the node's claims."""
 
-    def __init__(self, checkpoints: Checkpoints, files: ClaimFiles) -> None:
-        self._checkpoints = checkpoints
+    def __init__(self, claims: NodeClaims, files: ClaimFiles) -> None:
+        self._claims = claims
         self._files = files
         self._pool: PublishedPool | None = None
         self._now: tuple[Checkpoint, ...] | None = None  # the same object as long as nothing changed
@@ -75,7 +75,7 @@ class ClaimReconciler:
         failed: dict[ClaimUid, DracaenaError] = dict(self._not_followed)
         formers = [followed.prepared for _, followed in claims if followed.prepared.former]
         # A broken or lost checkpoint cannot be followed: its containers may have every node that its spec names.
-        formers += [salvaged for _, salvaged in self._files.unsure(self._checkpoints)]
+        formers += [salvaged for _, salvaged in self._claims.unsure()]
         for checkpoint, followed in claims:
             uid = checkpoint.prepared.claim.uid
             if not checkpoint.in_use or not checkpoint.planned or uid in failed:
@@ -105,7 +105,7 @@ class ClaimReconciler:
 
     def troubles(self) -> Sequence[ClaimTrouble]:
         """Return what users must be told about prepared claims, according to their checkpoints."""
-        now, _ = self._checkpoints.load_all()
+        now = self._claims.current()
         gone = {} if self._pool is None else self._pool.vanished
         lost = {
             c.prepared.claim.uid: [d.uuid for d in c.prepared.devices if gone.get(d.device) == d.uuid]
@@ -121,7 +121,7 @@ class ClaimReconciler:
         ]
 
     def _look(self, pool: PublishedPool) -> Sequence[tuple[Checkpoint, Followed]]:
-        now, _ = self._checkpoints.load_all()
+        now = self._claims.current()
         if pool is self._pool and now is self._now:
             return tuple(self._followed.values())
         known = self._followed if pool is self._pool else {}
@@ -163,18 +163,18 @@ class ClaimReconciler:
         if problem is None and checkpoint.state is State.DONE and same_nodes(checkpoint.prepared, prepared):
             # Its pod may be running and the spec names the right nodes: replace it in place, so that one always exists.
             self._files.write(prepared, pool)
-            self._checkpoints.finish(dataclasses.replace(checkpoint, prepared=prepared))
+            self._claims.finish(dataclasses.replace(checkpoint, prepared=prepared))
             log.info("files of a claim's devices updated in place", claim=str(prepared.claim), claim_uid=uid)
             return
-        self._files.remove_spec(uid)
-        aside = self._checkpoints.set_aside(prepared, problem or REWRITING, planned=True)
+        self._claims.remove_spec(uid)
+        aside = self._claims.set_aside(prepared, problem or REWRITING, planned=True)
         if problem is not None:
             log.error(
                 "claim set aside", claim=str(prepared.claim), claim_uid=uid, reason=problem, held_by=held_by or None
             )
             return
         self._files.write(prepared, pool)
-        self._checkpoints.finish(aside)
+        self._claims.finish(aside)
         log.warning("files of a claim rewritten", claim=str(prepared.claim), claim_uid=uid, moved=moves(prepared))
 
 

@@ -16,39 +16,36 @@ from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.claims.device_state import DeviceState, PrepareError, SetAsideError
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler, ClaimTrouble
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, NodeLock, ReadPool
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, ReadPool
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.prepare.reports.podlist import claim_names
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
+from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 
 log = structlog.get_logger()
 
 
 class ClaimRecovery:
-    """Callers do not hold the node's lock. Calls may come from several threads."""
+    """Callers do not hold the node's claims. Calls may come from several threads."""
 
     def __init__(
         self,
         *,
         state: DeviceState,
         read_pool: ReadPool,
-        claims: ClaimReader,
-        checkpoints: Checkpoints,
-        files: ClaimFiles,
+        api: ClaimReader,
+        claims: NodeClaims,
+        metadata: MetadataFiles,
         claim_reconciler: ClaimReconciler,
         reporter: PodDevicesReporter,
-        lock: NodeLock,
     ) -> None:
         self._state = state
         self._read_pool = read_pool
+        self._api = api
         self._claims = claims
-        self._checkpoints = checkpoints
-        self._files = files
-        self._metadata = files.metadata
+        self._metadata = metadata
         self._claim_reconciler = claim_reconciler
         self._reporter = reporter
-        self._lock = lock
 
     def enter_boot(self) -> None:
         """Remove what a power cut left half written, before anything is served; kubelet prepares its claims again.
@@ -57,12 +54,12 @@ class ClaimRecovery:
         one of this boot: for an operator who can do nothing about it, its devices held by the old boot's CDI spec.
         """
         try:
-            with self._lock.hold():
-                before = self._checkpoints.enter_boot()
-                for broken, _ in [*self._files.unsure(self._checkpoints)] if before else ():
-                    self._files.remove_spec(broken.uid)
+            with self._claims.hold():
+                before = self._claims.enter_boot()
+                for broken, _ in self._claims.unsure() if before else ():
+                    self._claims.remove_spec(broken.uid)
                     self._metadata.remove(broken)
-                    self._checkpoints.discard(broken.uid)
+                    self._claims.discard(broken.uid)
                     log.info("remains of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
         except DracaenaError as error:
             log.warning("remains of an earlier boot are not cleaned up", error=str(error))
@@ -73,9 +70,9 @@ class ClaimRecovery:
         The names of claims with broken checkpoints come from `pods`. Returns whether nothing is left that a later try
         could settle.
         """
-        with self._lock.hold():
-            self._checkpoints.look_at_each()
-            good, broken = self._checkpoints.load_all()
+        with self._claims.hold():
+            self._claims.look_at_each()
+            good, broken = self._claims.current(), self._claims.broken()
         prepared = [c.prepared.claim for c in good if c.in_use and c.planned]
         unprepared = [c.prepared.claim for c in good if not (c.in_use and c.planned)]
         settled = [self._settle(claim, self._state.restore) for claim in prepared]
@@ -110,9 +107,8 @@ class ClaimRecovery:
         try:
             self._state.prepare(reference, resumes=True)
         except (ClaimGoneError, PrepareError) as error:
-            with self._lock.hold():
-                if self._checkpoints.may_be_in_use(reference.uid):
-                    return  # its pod may run: left to kubelet, or to the sweeper once kubelet no longer knows it
+            if self._claims.may_be_in_use(reference.uid):
+                return  # its pod may run: left to kubelet, or to the sweeper once kubelet no longer knows it
             log.info("unfinished preparation undone", claim=str(reference), reason=str(error))
             self._state.unprepare_unused(reference)  # another call may have prepared it since
 
@@ -122,12 +118,12 @@ class ClaimRecovery:
         Returns what users must be told of them, and why some could not be settled. Raises DracaenaError before the
         first reading, and if the node's lock cannot be acquired.
         """
-        with self._lock.hold():
-            before = self._checkpoints.prepared()
+        with self._claims.hold():
+            before = self._claims.prepared()
             failed = self._claim_reconciler.reconcile(self._read_pool())
             troubles = self._claim_reconciler.troubles()
-            same = self._checkpoints.prepared() is before
-            unplanned = [c.prepared.claim for c in self._checkpoints.load_all()[0] if c.in_use and not c.planned]
+            same = self._claims.prepared() is before
+            unplanned = [c.prepared.claim for c in self._claims.current() if c.in_use and not c.planned]
         if not same:
             self._reporter.changed()
         for claim in unplanned:
@@ -140,22 +136,22 @@ class ClaimRecovery:
         """
         found = []
         for namespace, name in sorted({(p.metadata.namespace, name) for p in pods for name in claim_names(p)}):
-            claim = self._claims.find_claim(namespace, name) if uids else None
+            claim = self._api.find_claim(namespace, name) if uids else None
             if claim is not None and claim.metadata.uid in uids:
                 found.append(ClaimReference(namespace, name, ClaimUid(claim.metadata.uid)))
         return found
 
     def drop_stray_spec(self, uid: ClaimUid) -> bool:
         """Remove the CDI spec of a claim that has no checkpoint; return whether it had none and a spec was there."""
-        with self._lock.hold():
-            if self._checkpoints.load(uid) is not None or self._files.spec_is_gone(uid):
+        with self._claims.hold():
+            if self._claims.of(uid) is not None or not self._claims.has_spec(uid):
                 return False
-            self._files.remove_spec(uid)
+            self._claims.remove_spec(uid)
         return True
 
     def drop_stray_metadata(self) -> int:
         """Remove device metadata that no checkpoint mentions; return how many files were removed."""
-        with self._lock.hold():
-            now, earlier, broken = self._checkpoints.load_by_boot()
+        with self._claims.hold():
+            now, earlier, broken = self._claims.by_boot()
             known = {c.prepared.claim.uid for c in (*now, *earlier) if c.prepared.metadata is not None}
             return self._metadata.remove_strays(known | {b.uid for b in broken})

@@ -27,10 +27,9 @@ from dracaena.kubelet_plugin.ports import (
     RecordedEffectMeans,
 )
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar, is_among
-from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.gpu_users import UnsureClaims
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 
 MAX_WAITING = 8
 """Most calls that may wait for GPUs at once, a quarter of the workers (adapters.kubelet.grpc_server): a slow effect
@@ -49,23 +48,19 @@ class ClaimEffects:
     def __init__(
         self,
         *,
-        checkpoints: Checkpoints,
+        claims: NodeClaims,
         means: Mapping[str, EffectMeans | NotingEffectMeans],
-        lock: NodeLock,
         gpu_lock: Callable[[DeviceName], NodeLock],
-        unsure: UnsureClaims,
     ) -> None:
         """`means` by the kind of effect. `gpu_lock` returns the lock of a GPU, the same one for the same name."""
-        self._checkpoints = checkpoints
+        self._claims = claims
         self._means = means
-        self._lock = lock
         self._gpu_lock = gpu_lock
-        self._unsure = unsure
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
     def of(self, uid: ClaimUid) -> tuple[Effect, ...]:
-        """Return the journaled effects of a claim in this boot. The caller holds the lock of the calls."""
-        found = self._checkpoint(uid)
+        """Return the journaled effects of a claim in this boot."""
+        found = self._claims.current_of(uid)
         return () if found is None else found.prepared.effects
 
     def are_recorded(self, claim: PreparedClaim) -> bool:
@@ -107,8 +102,7 @@ class ClaimEffects:
 
     def _gpus(self, uid: ClaimUid) -> Sequence[DeviceName]:
         """Return the GPUs sorted, so that two claims never deadlock on each other's GPUs."""
-        with self._lock.hold():
-            return sorted({effect.gpu for effect in self.of(uid)})
+        return sorted({effect.gpu for effect in self.of(uid)})
 
     def apply(self, uid: ClaimUid, planned: Sequence[Effect]) -> None:
         """Make the planned effects of a claim, in order; all must be journaled already, and their GPUs held.
@@ -116,8 +110,7 @@ class ClaimEffects:
         Effects of an earlier plan are undone first. Raises DracaenaError; what may have been made by then stays
         journaled. Makes nothing if another call, with another plan, has undone what was journaled.
         """
-        with self._lock.hold():
-            known = self.of(uid)
+        known = self.of(uid)
         if not all(is_among(effect, known) for effect in planned):
             raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
         self._undo(uid, keep=planned)
@@ -167,8 +160,8 @@ class ClaimEffects:
         Only changes prepared claims: of a claim that is set aside or being prepared, nothing changes and the answer is
         False. Makes effects that are not settled (again). Raises DracaenaError at the first that cannot be made.
         """
-        with self._lock.hold():
-            checkpoint = self._checkpoint(uid)
+        with self._claims.hold():
+            checkpoint = self._claims.current_of(uid)
             if checkpoint is None:
                 return True
             if checkpoint.state is not State.DONE:
@@ -176,7 +169,7 @@ class ClaimEffects:
             known = checkpoint.prepared.effects
             new = [effect for effect in wanted if not is_among(effect, known)]
             if new:
-                self._checkpoints.journal(checkpoint, [*known, *new])
+                self._claims.journal(checkpoint, [*known, *new])
         due = [effect for effect in (*known, *new) if is_among(effect, wanted) and not is_settled(effect)]
         for effect in due:
             outcome = self._apply(uid, effect)
@@ -185,9 +178,7 @@ class ClaimEffects:
         return True
 
     def _undo(self, uid: ClaimUid, keep: Sequence[Effect]) -> None:
-        with self._lock.hold():
-            left = [effect for effect in self.of(uid) if not is_among(effect, keep)]
-        self._undo_each(uid, left)
+        self._undo_each(uid, [effect for effect in self.of(uid) if not is_among(effect, keep)])
 
     def _undo_each(self, uid: ClaimUid, left: Sequence[Effect]) -> None:
         for effects in _in_runs(reversed(left)):
@@ -223,43 +214,33 @@ class ClaimEffects:
 
     def _others(self, uid: ClaimUid, effect: Effect) -> tuple[Effect, ...]:
         """Return the other journaled effects of the same kind on the same GPU, by claim UID."""
-        with self._lock.hold():
-            now, _ = self._checkpoints.load_all()
         return tuple(
             other
-            for checkpoint in now
-            for other in checkpoint.prepared.effects
-            if (other.kind, other.gpu) == (effect.kind, effect.gpu)
-            and not (checkpoint.prepared.claim.uid == uid and other.is_same(effect))
+            for checkpoint, other in self._claims.effects(effect.kind)
+            if other.gpu == effect.gpu and not (checkpoint.prepared.claim.uid == uid and other.is_same(effect))
         )
 
     def _refuse_beside_broken(self, effect: Effect) -> None:
         """Refuse to undo the last known effect of its kind on a GPU while a checkpoint that broke or was lost may name
         another: containers may use what the two have in common.
         """
-        with self._lock.hold():
-            for each, salvaged in self._unsure():
-                gpus = {device.physical_gpu for device in salvaged.devices}
-                if not gpus or effect.gpu in gpus:
-                    raise TemporaryError(
-                        f"{effect} is not undone while the checkpoint of claim UID {each.uid} {each.problem}: that "
-                        f"claim may share what is behind it on {effect.gpu}. Waiting until the checkpoint is rebuilt "
-                        "from the claim, or the claim is gone"
-                    )
+        for each, salvaged in self._claims.unsure():
+            gpus = {device.physical_gpu for device in salvaged.devices}
+            if not gpus or effect.gpu in gpus:
+                raise TemporaryError(
+                    f"{effect} is not undone while the checkpoint of claim UID {each.uid} {each.problem}: that claim "
+                    f"may share what is behind it on {effect.gpu}. Waiting until the checkpoint is rebuilt from the "
+                    "claim, or the claim is gone"
+                )
 
     def _note(self, uid: ClaimUid, effect: Effect, now: Effect | None) -> None:
         """Journal how far an effect got; None: it was undone."""
-        with self._lock.hold():
-            checkpoint = self._checkpoint(uid)
+        with self._claims.hold():
+            checkpoint = self._claims.current_of(uid)
             if checkpoint is None or not is_among(effect, checkpoint.prepared.effects):
                 raise TemporaryError(f"the checkpoint of claim UID {uid} was changed while {effect} was being settled")
             journal = [now if each.is_same(effect) else each for each in checkpoint.prepared.effects]
-            self._checkpoints.journal(checkpoint, [each for each in journal if each is not None])
-
-    def _checkpoint(self, uid: ClaimUid) -> Checkpoint | None:
-        found = self._checkpoints.load(uid)
-        ours = isinstance(found, Checkpoint) and found.boot_id == self._checkpoints.boot_id
-        return found if ours and isinstance(found, Checkpoint) else None
+            self._claims.journal(checkpoint, [each for each in journal if each is not None])
 
 
 def _in_runs(effects: Iterable[Effect]) -> Iterator[Sequence[Effect]]:

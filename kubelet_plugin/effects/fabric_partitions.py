@@ -40,7 +40,7 @@ from dracaena.kubelet_plugin.ports import (
 )
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect, Scalar
 from dracaena.kubelet_plugin.prepare.partition_effects import MODULES, PARTITION
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.process.clock import Clock
 
 STATE: Final = "state"
@@ -117,7 +117,7 @@ class FabricPartitions:
     """
 
     def __init__(
-        self, manager: FabricManager, lock: NodeLock, files: DocumentStore, boot_id: str, clock: Clock
+        self, manager: FabricManager, lock: NodeLock, files: DocumentStore, claims: NodeClaims, clock: Clock
     ) -> None:
         """`lock` orders changes of partitions across all instances of the plugin; it is taken before that of the calls.
         `files` keep the module ids of GPUs that the NVIDIA driver has given away since, and what is active through us.
@@ -125,27 +125,15 @@ class FabricPartitions:
         self._manager = manager
         self._lock = lock
         self._files = files
-        self._boot_id = boot_id
+        self._claims = claims
+        self._boot_id = claims.boot_id
         self._clock = clock
-        self._journal: Callable[[], Journal] = _unknown
 
-    def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
-        """Use these journals from now on. Before, all calls raise TemporaryError: without journals, Fabric Manager
-        would be told that nothing is active.
-        """
-
-        def journal() -> Journal:
-            with lock.hold():
-                now, broken = checkpoints.load_all()
-            entries = (
-                Journaled(each.prepared.claim.uid, effect, each.in_use)
-                for each in now
-                for effect in each.prepared.effects
-                if effect.kind == FABRIC_PARTITION
-            )
-            return Journal(tuple(entries), is_whole=not broken)
-
-        self._journal = journal
+    def _journal(self) -> Journal:
+        with self._claims.hold():
+            found, broken = self._claims.effects(FABRIC_PARTITION), self._claims.broken()
+        entries = (Journaled(each.prepared.claim.uid, effect, each.in_use) for each, effect in found)
+        return Journal(tuple(entries), is_whole=not broken)
 
     def apply_joined(
         self, effects: Sequence[Effect], note: Callable[[Effect, Mapping[str, Scalar]], None]
@@ -449,10 +437,6 @@ class FabricPartitions:
 
     def _write(self, file: str, **fields: Any) -> None:
         self._files.write(file, f"{json.dumps({'boot': self._boot_id, **fields})}\n".encode())
-
-
-def _unknown() -> Journal:
-    raise TemporaryError("the checkpoints of this node are not known yet, so neither is which partitions claims have")
 
 
 def _with(reading: Reading, machine: Machine, *troubles: Trouble) -> Reading:

@@ -32,17 +32,15 @@ class UnclaimedGpus:
         give_back: Callable[[str], str],
         user_of: Callable[[DeviceName], str | None],
         gpu_lock: Callable[[DeviceName], NodeLock],
-        lock: NodeLock,
         on_troubles: Callable[[Sequence[Trouble]], None],
     ) -> None:
-        """`give_back` is VfioBinding's: it refuses while a process has the GPU open. `user_of` returns, with `lock`
-        held, which claim has a device or may have it (GpuUsers.prepared). `on_troubles` gets what cannot be given back.
+        """`give_back` is VfioBinding's: it refuses while a process has the GPU open. `user_of` returns
+        which claim has a device or may have it (NodeClaims.who_has). `on_troubles` gets what cannot be given back.
         """
         self._bound = bound
         self._give_back_now = give_back
         self._user_of = user_of
         self._gpu_lock = gpu_lock
-        self._lock = lock
         self._on_troubles = on_troubles
 
     def give_back(self) -> int:
@@ -72,8 +70,7 @@ class UnclaimedGpus:
                 stack.enter_context(self._gpu_lock(device).hold(0.0))  # before the lock of the calls, as they do
             except TemporaryError:
                 return None
-            with self._lock.hold():
-                user = self._user_of(device)
+            user = self._user_of(device)
             if user is not None:
                 log.debug("a GPU stays with VFIO", device=device, reason=user)
                 return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import structlog
 
@@ -17,9 +16,7 @@ from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.ports import NodeLock, ReadPool
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
-from dracaena.kubelet_plugin.store.gpu_users import prepared_users
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 
 log = structlog.get_logger()
 
@@ -33,22 +30,18 @@ class UnclaimedMigDevices:
         records: MigDeviceRecords,
         read_pool: ReadPool,
         destroy: Callable[[Effect, Sequence[Effect]], bool],
-        checkpoints: Checkpoints,
-        files: ClaimFiles,
+        claims: NodeClaims,
         gpu_lock: Callable[[DeviceName], NodeLock],
-        lock: NodeLock,
         destroyed: Callable[[], None],
     ) -> None:
-        """`destroy` is MigInstances': it refuses while a process uses the device. `lock` is that of the calls.
-        `destroyed` is called after a device was destroyed.
+        """`destroy` is MigInstances': it refuses while a process uses the device. `destroyed` is called after a device
+        was destroyed.
         """
         self._records = records
         self._read_pool = read_pool
         self._destroy = destroy
-        self._checkpoints = checkpoints
-        self._files = files
+        self._claims = claims
         self._gpu_lock = gpu_lock
-        self._lock = lock
         self._destroyed = destroyed
 
     def destroy(self) -> int:
@@ -78,7 +71,7 @@ class UnclaimedMigDevices:
                     return False
                 if self._records.of(place) != found:
                     return False  # it was another device's by the time that the GPU was free: left to the next sweep
-                with self._lock.hold():
+                with self._claims.hold():
                     if not self._has_ended(claim, place):
                         return False
                     others = self._others(effect)
@@ -96,20 +89,10 @@ class UnclaimedMigDevices:
         """Whether a claim whose checkpoint broke was unprepared since, and no other has the device of its place or may
         have it. Of a checkpoint that was lost nobody can tell when the containers of its claim end.
         """
-        unsure = partial(self._files.unsure, self._checkpoints)
-        if prepared_users(self._checkpoints, unsure, place, lambda each, _: each.device == place):
+        if self._claims.who_has(place, lambda each, _: each.device == place):
             return False
-        return (
-            self._checkpoints.load(claim) is None
-            and self._checkpoints.has_broken(claim)
-            and self._files.is_without_spec(claim)
-        )
+        is_gone = self._claims.of(claim) is None and self._claims.is_without_spec(claim)
+        return is_gone and self._claims.was_broken(claim)
 
     def _others(self, effect: Effect) -> Sequence[Effect]:
-        now, _ = self._checkpoints.load_all()
-        return [
-            other
-            for each in now
-            for other in each.prepared.effects
-            if (other.kind, other.gpu) == (MIG_INSTANCE, effect.gpu)
-        ]
+        return [other for _, other in self._claims.effects(MIG_INSTANCE) if other.gpu == effect.gpu]

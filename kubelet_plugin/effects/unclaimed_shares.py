@@ -7,15 +7,13 @@ claim could use it whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import structlog
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.mps import SUFFIX, decode_request
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.ports import DocumentStore
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 
 log = structlog.get_logger()
 
@@ -23,20 +21,10 @@ log = structlog.get_logger()
 class UnclaimedShares:
     """From any thread; holds nothing itself."""
 
-    def __init__(
-        self,
-        requests: DocumentStore,
-        checkpoints: Checkpoints,
-        is_without_spec: Callable[[ClaimUid], bool],
-        lock: NodeLock,
-    ) -> None:
-        """`requests` is the folder of the supervisor's, `lock` that of the calls. `is_without_spec` says, with it held,
-        whether a claim has no CDI spec of any driver (ClaimFiles): a second driver may have shares in the same folder.
-        """
+    def __init__(self, requests: DocumentStore, claims: NodeClaims) -> None:
+        """`requests` is the folder of the supervisor's."""
         self._requests = requests
-        self._checkpoints = checkpoints
-        self._is_without_spec = is_without_spec
-        self._lock = lock
+        self._claims = claims
 
     def withdraw(self) -> int:
         """Withdraw the shares of claims that have neither a checkpoint nor a CDI spec; return how many. Raises
@@ -45,9 +33,9 @@ class UnclaimedShares:
         A share is journaled before it is asked for, and asked for until it is undone. So under the lock of the calls
         such a claim has ended: where only its checkpoint was lost, its containers may run, and its spec is there.
         """
-        with self._lock.hold():
-            now, broken = self._checkpoints.load_all()
-            known = {each.prepared.claim.uid for each in now} | {each.uid for each in broken}
+        with self._claims.hold():
+            known = {each.prepared.claim.uid for each in self._claims.current()}
+            known |= {each.uid for each in self._claims.broken()}
             left = [name for name in self._requests.names(SUFFIX) if self._is_left(name, known)]
             for name in left:
                 self._requests.remove(name)
@@ -61,4 +49,5 @@ class UnclaimedShares:
             uid = None if data is None else ClaimUid(decode_request(data).claim_uid)
         except BadInputError:
             return False  # whose it is nobody can tell, and the supervisor serves it to nobody
-        return uid is not None and uid not in known and self._is_without_spec(uid)
+        # Without a spec of any driver: a second one may have shares in the same folder.
+        return uid is not None and uid not in known and self._claims.is_without_spec(uid)

@@ -17,8 +17,7 @@ from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlicesBefore
 from dracaena.kubelet_plugin.ports import NodeLock
 from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE, TIME_SLICE_BEFORE
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 
 log = structlog.get_logger()
 
@@ -31,18 +30,13 @@ class UnclaimedTimeSlices:
         *,
         records: TimeSliceRecords,
         before: TimeSlicesBefore,
-        checkpoints: Checkpoints,
-        files: ClaimFiles,
+        claims: NodeClaims,
         gpu_lock: Callable[[DeviceName], NodeLock],
-        lock: NodeLock,
     ) -> None:
-        """`lock` is that of the calls."""
         self._records = records
         self._before = before
-        self._checkpoints = checkpoints
-        self._files = files
+        self._claims = claims
         self._gpu_lock = gpu_lock
-        self._lock = lock
 
     def restore(self) -> int:
         """Restore the intervals of GPUs on which no claim has time slices or may have them; return how many there were.
@@ -60,9 +54,8 @@ class UnclaimedTimeSlices:
             except TemporaryError:
                 return False
             try:
-                with self._lock.hold():
-                    if self._may_be_divided(gpu):
-                        return False
+                if self._may_be_divided(gpu):
+                    return False
                 was_set = self._before.restore(gpu)
             except DracaenaError as error:
                 log.info("time slices that no claim has stay for now", device=gpu, error=str(error))
@@ -73,10 +66,8 @@ class UnclaimedTimeSlices:
 
     def _may_be_divided(self, gpu: DeviceName) -> bool:
         """Whether a claim has time slices on a GPU, or its checkpoint, which broke or was lost, may name some."""
-        now, _ = self._checkpoints.load_all()
-        effects = (effect for each in now for effect in each.prepared.effects)
-        if any(effect.gpu == gpu and effect.kind in (TIME_SLICE, TIME_SLICE_BEFORE) for effect in effects):
-            return True
-        unsure = self._files.unsure(self._checkpoints)
-        held = ({device.physical_gpu for device in salvaged.devices} for _, salvaged in unsure)
-        return any(not gpus or gpu in gpus for gpus in held)
+        with self._claims.hold():
+            if any(effect.gpu == gpu for _, effect in self._claims.effects(TIME_SLICE, TIME_SLICE_BEFORE)):
+                return True
+            held = ({device.physical_gpu for device in salvaged.devices} for _, salvaged in self._claims.unsure())
+            return any(not gpus or gpu in gpus for gpus in held)

@@ -125,7 +125,7 @@ class MigLayouts(LayoutRounds[Gpu, GpuLayout]):
         self._blocks = {uuid: each for uuid, each in self._blocks.items() if layouts.get(uuid) == each.layout}
 
     def _change(self, gpu: Gpu, layout: GpuLayout) -> None:
-        self._changes.change(gpu, layout, lambda: self._users.prepared(gpu_device_name(gpu.uuid)))
+        self._changes.change(gpu, layout, lambda: self._users.holding(gpu_device_name(gpu.uuid)))
 
     def _rest(self, name: str, layout: GpuLayout) -> None:
         self._changes.rest(name, layout)

@@ -108,7 +108,7 @@ class VgpuRounds(LayoutRounds[VgpuGpu, VgpuLayout]):
         return (LayoutState.FAILED, vgpus_of_others(gpu, others)) if others else None
 
     def _change(self, gpu: VgpuGpu, layout: VgpuLayout) -> None:
-        self._changes.change(gpu.address, layout, lambda: self._users.prepared(self._device(gpu)))
+        self._changes.change(gpu.address, layout, lambda: self._users.holding(self._device(gpu)))
 
     def _rest(self, name: str, layout: VgpuLayout) -> None:
         self._changes.rest(name, layout)

@@ -33,7 +33,6 @@ from dracaena.kubelet_plugin.ports import (
     ClaimGoneError,
     ClaimReader,
     DocumentStore,
-    NodeLock,
     PodAccess,
     PodCache,
     TouchableStore,
@@ -49,7 +48,7 @@ from dracaena.kubelet_plugin.prepare.reports.podlist import (
     same_use,
     with_users,
 )
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -80,10 +79,9 @@ class PodDevicesReporter:
         node_name: NodeName,
         pods: PodCache,
         access: PodAccess,
-        claims: ClaimReader,
-        checkpoints: Checkpoints,
+        api: ClaimReader,
+        claims: NodeClaims,
         files: TouchableStore,
-        lock: NodeLock,
         clock: Clock,
         metrics: PluginMetrics,
         statuses: DeviceStatuses | None = None,
@@ -96,9 +94,9 @@ class PodDevicesReporter:
         `on_prepared` is called with all prepared claims at each reconciliation, under the lock: it must not block.
         """
         self._node_name = node_name
-        self._pods, self._access, self._claims = pods, access, claims
-        self._checkpoints, self._files, self._statuses = checkpoints, files, statuses
-        self._lock, self._clock, self._metrics = lock, clock, metrics
+        self._pods, self._access, self._api = pods, access, api
+        self._claims, self._files, self._statuses = claims, files, statuses
+        self._clock, self._metrics = clock, metrics
         self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, at first the start
         metrics.publishing.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
         self._pod_devices = PodDevicesCache(driver, gpu_name_format)
@@ -202,7 +200,7 @@ class PodDevicesReporter:
         """
         users = self.users_of(prepared)
         try:
-            claim = self._claims.read_claim(prepared.claim)
+            claim = self._api.read_claim(prepared.claim)
         except ClaimGoneError:
             return users
         known = {pod.metadata.uid for pod in users}
@@ -278,7 +276,7 @@ class PodDevicesReporter:
 
         The heartbeat is updated here and not in each call of kubelet: it shows that all pods are followed.
         """
-        with self._lock.hold():
+        with self._claims.hold():
             self._forget_users()
             prepared = self._prepared()
             self._on_prepared(prepared)
@@ -320,7 +318,7 @@ class PodDevicesReporter:
         for claim in (p.claim for p in prepared if p.claim.uid in unknown):
             asked = unknown[claim.uid]
             try:
-                mine = asked & _consumers(self._claims.read_claim(claim))
+                mine = asked & _consumers(self._api.read_claim(claim))
             except ClaimGoneError:
                 mine = set()
             except DracaenaError as error:
@@ -335,7 +333,7 @@ class PodDevicesReporter:
                 now_s = self._clock.monotonic()
                 self._strangers.update({(claim.uid, pod): now_s for pod in strangers})
         if found:
-            with self._lock.hold():
+            with self._claims.hold():
                 seen = self._users_so_far()
                 self._users = {**seen, **{uid: seen.get(uid, frozenset()) | pods for uid, pods in found.items()}}
         return bool(found), failures
@@ -357,7 +355,7 @@ class PodDevicesReporter:
         seen = self._users_so_far()
         if not seen:
             return
-        claims = {p.claim.uid for p in self._checkpoints.prepared()}
+        claims = {p.claim.uid for p in self._claims.prepared()}
         pods = {PodUid(pod.metadata.uid) for pod in self._known_pods()}
         users = {uid: of & pods for uid, of in seen.items() if uid in claims}
         self._users = {uid: of for uid, of in users.items() if of}
@@ -366,8 +364,8 @@ class PodDevicesReporter:
         """Return the prepared claims with all pods that are known to use them."""
         users = self._users_so_far()
         if not users:
-            return list(self._checkpoints.prepared())
-        return [with_users(p, users) if p.claim.uid in users else p for p in self._checkpoints.prepared()]
+            return list(self._claims.prepared())
+        return [with_users(p, users) if p.claim.uid in users else p for p in self._claims.prepared()]
 
     def _users_so_far(self) -> Users:
         """Return who is known to use which claim. Called with the node's lock held, like everything that changes it."""

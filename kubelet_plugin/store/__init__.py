@@ -1,1 +1,1 @@
-"""What prepared claims keep on this node's disk, and what follows from it: which devices are taken, and by whom."""
+"""Who has what on this node, by what prepared claims keep on its disk."""

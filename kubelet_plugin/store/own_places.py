@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
-from dracaena.kubelet_plugin.ports import NodeLock
-from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.process.clock import Clock
 
 SETTLED_S = 180.0
@@ -21,26 +20,11 @@ what is gone by now. Longer than a reading may take (live_machine.READ_DEADLINE_
 class OwnPlaces:
     """Answers from the journals of claims, and remembers what this process touched. From any thread."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, claims: NodeClaims) -> None:
         self._clock = clock
+        self._claims = claims
         self._lock = threading.Lock()
         self._touched: dict[DeviceName, float] = {}
-        self._journaled: Callable[[], tuple[tuple[Effect, bool], ...]] = tuple  # and whether its device is lost
-
-    def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
-        """Read these checkpoints from now on."""
-
-        def journaled() -> tuple[tuple[Effect, bool], ...]:
-            with lock.hold():
-                now, _ = checkpoints.load_all()
-            return tuple(
-                (effect, effect.device in _lost(checkpoint))
-                for checkpoint in now
-                for effect in checkpoint.prepared.effects
-                if effect.kind == MIG_INSTANCE
-            )
-
-        self._journaled = journaled
 
     def touch(self, place: DeviceName) -> None:
         """Record that something is made or undone at a place."""
@@ -53,7 +37,7 @@ class OwnPlaces:
         Raises DracaenaError where the journals cannot be read.
         """
         touched = self._settling()
-        return frozenset(effect.device for effect, _ in self._journaled()) | touched
+        return frozenset(effect.device for _, effect in self._claims.effects(MIG_INSTANCE)) | touched
 
     def made(self) -> Mapping[DeviceName, MadeDevice]:
         """Return the MIG devices that claims have, by place, without those that a reading may be too old to show.
@@ -62,8 +46,10 @@ class OwnPlaces:
         """
         touched = self._settling()
         return {
-            effect.device: MadeDevice(str(effect.parameters["gpu"]), str(effect.outcome["uuid"]), is_lost)
-            for effect, is_lost in self._journaled()
+            effect.device: MadeDevice(
+                str(effect.parameters["gpu"]), str(effect.outcome["uuid"]), effect.device in _lost(checkpoint)
+            )
+            for checkpoint, effect in self._claims.effects(MIG_INSTANCE)
             if effect.outcome is not None and "uuid" in effect.outcome and effect.device not in touched
         }
 

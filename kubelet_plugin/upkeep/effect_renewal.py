@@ -18,10 +18,10 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, GpusBusyError
-from dracaena.kubelet_plugin.ports import GpuGoneError, NodeLock
+from dracaena.kubelet_plugin.ports import GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
 from dracaena.kubelet_plugin.upkeep.share_troubles import ShareTroubles
 from dracaena.kubelet_plugin.worker import Worker
@@ -50,12 +50,11 @@ class EffectRenewal:
         self,
         *,
         opened: Callable[[], int],
-        checkpoints: Checkpoints,
+        claims: NodeClaims,
         effects: ClaimEffects,
         users_known: Callable[[], bool],
         pods_of: Callable[[PreparedClaim], Sequence[Pod]],
         pods_now: Callable[[PreparedClaim], Sequence[Pod]],
-        lock: NodeLock,
         tell: TellUsers,
         clock: Clock,
     ) -> None:
@@ -64,10 +63,9 @@ class EffectRenewal:
         yet; it is called without the lock, once for each trouble, and raises DracaenaError if they are not known.
         """
         self._opened = opened
-        self._checkpoints = checkpoints
+        self._claims = claims
         self._effects = effects
         self._users_known, self._pods_of, self._pods_now = users_known, pods_of, pods_now
-        self._lock = lock
         self._seen = 0
         self._due: set[ClaimUid] = set()
         self._troubles = ShareTroubles(tell, NOT_ENFORCED, "a share may not be enforced")
@@ -93,9 +91,7 @@ class EffectRenewal:
         forgotten as well, and nobody else makes it again.
         """
         opened = self._opened()
-        with self._lock.hold():
-            now, _ = self._checkpoints.load_all()
-        claims = {each.prepared.claim.uid: each.prepared for each in now}
+        claims = {each.prepared.claim.uid: each.prepared for each in self._claims.current()}
         if opened != self._seen:
             self._due |= {uid for uid, claim in claims.items() if any(map(_is_forgotten, claim.effects))}
             self._seen = opened
@@ -110,8 +106,7 @@ class EffectRenewal:
         uid = claim.claim.uid
         try:
             with self._effects.hold(uid, lambda: GPU_WAIT_S):
-                with self._lock.hold():
-                    made = [effect for effect in self._effects.of(uid) if _is_forgotten(effect)]
+                made = [effect for effect in self._effects.of(uid) if _is_forgotten(effect)]
                 return self._effects.follow(uid, made, _is_forgotten, lambda _effect: False)
         except (GpusBusyError, StoppedError):
             return False  # the next look may get the GPUs, and the next instance of the plugin looks first thing

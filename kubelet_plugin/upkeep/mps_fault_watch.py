@@ -16,7 +16,7 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.mps import MpsFault
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.effects.mps_shares import MpsShares, share_name_of
-from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
+from dracaena.kubelet_plugin.ports import DocumentStore
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect
 from dracaena.kubelet_plugin.prepare.mps_faults import (
     ToldFault,
@@ -26,7 +26,7 @@ from dracaena.kubelet_plugin.prepare.mps_faults import (
     pods_to_tell,
 )
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
@@ -50,12 +50,11 @@ class MpsFaultWatch:
         self,
         *,
         shares: MpsShares,
-        checkpoints: Checkpoints,
+        claims: NodeClaims,
         users_known: Callable[[], bool],
         pods_of: Callable[[PreparedClaim], Sequence[Pod]],
         files: DocumentStore,
         tell: TellUsers,
-        lock: NodeLock,
         clock: Clock,
     ) -> None:
         """`pods_of` returns all pods that use a claim now, including those that the watch of pods has not shown yet,
@@ -63,12 +62,11 @@ class MpsFaultWatch:
         DracaenaError if the pods are not known. They are not before `users_known`: after a start it takes the plugin a
         moment to learn which pods came to a claim after it was prepared. `files` is for TOLD."""
         self._shares = shares
-        self._checkpoints = checkpoints
+        self._claims = claims
         self._users_known = users_known
         self._pods_of = pods_of
         self._files = files
         self._tell = tell
-        self._lock = lock
         self._told: Mapping[str, ToldFault] = {}
         """What this instance knows to be told: even if the file could not be written, no fault is told again."""
         self._saved = False
@@ -92,8 +90,7 @@ class MpsFaultWatch:
         """Look once. Raises DracaenaError if something could not be read or written, once everything has been told."""
         if not self._users_known():
             return  # each fault is told once, so wait until its pods are known
-        with self._lock.hold():
-            prepared = self._checkpoints.prepared()
+        prepared = self._claims.prepared()
         shares = {share_name_of(e): (p, e) for p in prepared for e in p.effects if e.kind == MPS_SHARE}
         faults, problems = self._faults(shares)
         if not self._saved or _now(shares, self._told, faults) != self._told:
@@ -137,7 +134,7 @@ class MpsFaultWatch:
 
     def _settle(self, shares: Shares, faults: Mapping[str, MpsFault], pods: Mapping[str, Sequence[Pod]]) -> None:
         """Tell what no instance has told yet, under the lock that the instances of the plugin share."""
-        with self._lock.hold():
+        with self._claims.hold():
             anyones = self._read_told()
             for name, fault in faults.items():
                 if self._is_new(name, fault, anyones):

@@ -25,11 +25,11 @@ from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import (
     wanted_limits,
 )
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, GpusBusyError
-from dracaena.kubelet_plugin.ports import NodeLock, PodCache, PodCgroups
+from dracaena.kubelet_plugin.ports import PodCache, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
 from dracaena.kubelet_plugin.upkeep.share_troubles import ShareTroubles
 from dracaena.kubelet_plugin.worker import Worker
@@ -60,24 +60,22 @@ class PodLimits:
     def __init__(
         self,
         *,
-        checkpoints: Checkpoints,
+        claims: NodeClaims,
         effects: ClaimEffects,
         pods: PodCache,
         pods_of: Callable[[PreparedClaim], Sequence[Pod]],
         cgroups: PodCgroups,
-        lock: NodeLock,
         tell: TellUsers,
         clock: Clock,
     ) -> None:
         """`pods_of` returns the pods that use a claim, as the watch `pods` last reported: those for which the claim is
         reserved, whichever pods name it.
         """
-        self._checkpoints = checkpoints
+        self._claims = claims
         self._effects = effects
         self._pods = pods
         self._pods_of = pods_of
         self._cgroups = cgroups
-        self._lock = lock
         self._troubles = ShareTroubles(tell, NOT_LIMITED, "memory limits of pods are not settled yet")
         self._pauses_s: dict[str, float] = {}  # claim UID → how long it can wait for the next look
         self._started = False
@@ -106,8 +104,7 @@ class PodLimits:
         """Look once; return whether nothing is left for a later look. Raises DracaenaError if checkpoints cannot be
         read.
         """
-        with self._lock.hold():
-            prepared = [claim for claim in self._checkpoints.prepared() if _is_limited(claim)]
+        prepared = [claim for claim in self._claims.prepared() if _is_limited(claim)]
         uids = {claim.claim.uid for claim in prepared}
         self._troubles.keep(uids)
         self._pauses_s = {uid: pause_s for uid, pause_s in self._pauses_s.items() if uid in uids}

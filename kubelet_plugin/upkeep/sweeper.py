@@ -24,6 +24,7 @@ an API or a kubelet that does not answer, frees nothing. After ORPHAN_GRACE_S an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from types import MappingProxyType
 
@@ -36,11 +37,10 @@ from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, KubeletWitness, NodeLock, PodCache
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, KubeletWitness, PodCache
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -68,14 +68,12 @@ class Sweeper:
         *,
         state: DeviceState,
         recovery: ClaimRecovery,
-        checkpoints: Checkpoints,
-        files: ClaimFiles,
-        claims: ClaimReader,
+        api: ClaimReader,
+        claims: NodeClaims,
         pods: PodCache,
         may_be_in_use: Callable[[PreparedClaim], bool],
         kubelet: KubeletWitness,
         tell: Callable[[str, str], None],
-        lock: NodeLock,
         clock: Clock,
         metrics: PluginMetrics,
         unclaimed: Mapping[str, Callable[[], int]] = MappingProxyType({}),
@@ -85,14 +83,12 @@ class Sweeper:
         """
         self._state = state
         self._recovery = recovery
-        self._checkpoints = checkpoints
-        self._files = files
+        self._api = api
         self._claims = claims
         self._pods = pods
         self._may_be_in_use = may_be_in_use
         self._kubelet = kubelet
         self._tell = tell
-        self._lock = lock
         self._clock = clock
         self._metrics = metrics
         self._unclaimed = unclaimed
@@ -142,10 +138,10 @@ class Sweeper:
     def _sweep_claims(self) -> None:
         pods = self._pods.values()
         self._recovery.recover(pods)
-        with self._lock.hold():
-            now, earlier, broken = self._checkpoints.load_by_boot()
-            lost = self._files.with_spec() - self._checkpoints.uids()
-            holding = lost & {each.uid for each, _ in self._files.unsure(self._checkpoints)}
+        with self._claims.hold():
+            now, earlier, broken = self._claims.by_boot()
+            lost = self._claims.with_spec() - self._claims.uids()
+            holding = lost & {each.uid for each, _ in self._claims.unsure()}
         of_nobody = self._settle_lost(lost, holding, pods)
         for checkpoint in earlier:
             if self._is_orphan(checkpoint.prepared):
@@ -176,11 +172,10 @@ class Sweeper:
         """Whether nobody was given a claim anew since it was looked at: others are asked about and taken back between,
         each of which may take half a minute.
         """
-        with self._lock.hold():
-            found = self._checkpoints.load(uid)
+        found = self._claims.of(uid)
         if isinstance(found, Checkpoint):
             return self._is_orphan(found.prepared)
-        if found is None and uid not in self._files.with_spec():
+        if found is None and uid not in self._claims.with_spec():
             return False
         return bool(self._of_nobody({uid}, self._pods.values()))
 
@@ -217,7 +212,7 @@ class Sweeper:
         self._tell(UNHEARD, text)
 
     def _settle_lost(
-        self, uids: set[ClaimUid], holding: set[ClaimUid], pods: Sequence[Pod]
+        self, uids: AbstractSet[ClaimUid], holding: AbstractSet[ClaimUid], pods: Sequence[Pod]
     ) -> Sequence[ClaimReference]:
         """Write lost checkpoints again, and remove specs of nobody that hold nothing; return the claims of nobody whose
         specs hold devices.
@@ -244,12 +239,12 @@ class Sweeper:
                 log.exception("CDI spec without a checkpoint stays: internal error of the plugin", claim_uid=uid)
         return [ClaimReference("", "", uid) for uid in sorted(holding - set(used))]
 
-    def _of_nobody(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
+    def _of_nobody(self, uids: AbstractSet[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
         """Return the claims that no pod of this node uses, names unknown; none while the API does not answer."""
         used = self._used(uids, pods)
         return [] if used is None else [ClaimReference("", "", uid) for uid in sorted(uids - set(used))]
 
-    def _used(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> Mapping[ClaimUid, ClaimReference] | None:
+    def _used(self, uids: AbstractSet[ClaimUid], pods: Sequence[Pod]) -> Mapping[ClaimUid, ClaimReference] | None:
         """Return those of the claims that pods of this node use; None while the API does not answer."""
         try:
             return {claim.uid: claim for claim in self._recovery.find_claims(uids, pods)}
@@ -263,7 +258,7 @@ class Sweeper:
     def _is_gone(self, claim: ClaimReference) -> bool:
         """Whether the API shows that the claim no longer holds anything; False if the API does not answer."""
         try:
-            return self._claims.read_claim(claim).status.allocation is None
+            return self._api.read_claim(claim).status.allocation is None
         except ClaimGoneError:
             return True
         except DracaenaError as error:

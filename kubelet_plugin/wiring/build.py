@@ -69,8 +69,8 @@ from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.settings import CONTROLLER, LAYOUT, ON_DEMAND, PluginSettings
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.store.own_places import OwnPlaces
 from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
@@ -78,7 +78,7 @@ from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.upkeep.mixed_pods import MixedPods
 from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
 from dracaena.kubelet_plugin.wiring.cc_mode_parts import CcModeParts, cc_mode_journals
-from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders, claim_folders
+from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
 from dracaena.kubelet_plugin.wiring.fabric_means import fabric_partitions, with_fabric
 from dracaena.kubelet_plugin.wiring.from_settings import (
     USER_AGENT,
@@ -167,11 +167,21 @@ def _node(
     if section is not None:
         release.note_labels(section.labels)  # as read before the watch: the driver may be opened before that begins
     troubles = NodeTroubles(metrics, events.on_node)
+    call_lock, folders = CallLock(paths.call_lock, clock), claim_folders(settings, paths)
     return NodeParts(
         settings=settings,
         clock=clock,
         paths=paths,
-        call_lock=CallLock(paths.call_lock, clock),
+        call_lock=call_lock,
+        folders=folders,
+        claims=NodeClaims(
+            driver=settings.driver_name,
+            boot_id=read_boot_id(),
+            lock=call_lock,
+            checkpoints=folders.checkpoints,
+            specs=folders.specs,
+            marks=folders.marks,
+        ),
         metrics=metrics,
         client=client,
         view=view,
@@ -210,7 +220,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     if live is not None:
         at_start = {} if node.section is None else node.section.labels
         node.label_updates.subscribe(LabelReadings(settings.driver_name, at_start, live.read_soon).take)
-    own_places, cc_modes = OwnPlaces(node.clock), cc_mode_journals(node)
+    own_places, cc_modes = OwnPlaces(node.clock, node.claims), cc_mode_journals(node)
     devices = NodeDevices(
         driver=settings.driver_name,
         name=PoolName(settings.node_name),
@@ -292,9 +302,6 @@ def _live_machine(
 
 
 def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
-    paths = node.paths
-    folders = claim_folders(node.settings, paths)
-    checkpoints = Checkpoints(folders.checkpoints, folders.marks, read_boot_id(), lambda: node.call_lock.turn)
     limits: PodLimits | None = None
     mixed_pods: MixedPods
 
@@ -303,25 +310,20 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         if limits is not None:
             limits.follow(prepared)
 
-    pods, reporter = _pods(node, folders, checkpoints, follow_pods)
+    pods, reporter = _pods(node, follow_pods)
     guests = GuestRuntimes.parse(node.settings.guest_runtime_classes)
     mixed_pods = MixedPods(guests, pods, node.events.warn_users)
-    files = _claim_files(node, folders)
-    reconciler = ClaimReconciler(checkpoints, files)
-    shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter, node.call_lock)
-    changes = gpu_means(node, gpus, folders.marks, checkpoints)
-    gpus.own_places.follow(checkpoints, node.call_lock)
-    if gpus.fabric is not None:
-        gpus.fabric.follow(checkpoints, node.call_lock)
+    files = _claim_files(node)
+    reconciler = ClaimReconciler(node.claims, files)
+    shares = share_means(node.settings, node.paths, node.clock, node.release, gpus.limiter, node.claims)
+    changes = gpu_means(node, gpus)
     effects = ClaimEffects(
-        checkpoints=checkpoints,
+        claims=node.claims,
         means={**shares.means, **changes.means},
-        lock=node.call_lock,
-        gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
-        unsure=partial(files.unsure, checkpoints),
+        gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
     )
-    layouts = LayoutParts(node, gpus, folders, checkpoints, files, pods)
-    cc_modes = CcModeParts(node, gpus, checkpoints, files, pods)
+    layouts = LayoutParts(node, gpus, pods)
+    cc_modes = CcModeParts(node, gpus, pods)
     device_watch: DeviceWatch
 
     def claim_unprepared() -> None:
@@ -331,13 +333,12 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         driver=node.settings.driver_name,
         read_pool=gpus.devices.pool,
         decode_config=decode_config,
-        claims=KubeClaims(node.client),
-        checkpoints=checkpoints,
+        api=KubeClaims(node.client),
+        claims=node.claims,
         files=files,
         claim_reconciler=reconciler,
         guard=LastGuard(
-            checkpoints=checkpoints,
-            files=files,
+            claims=node.claims,
             claim_reconciler=reconciler,
             read_minors=dict if node.settings.machine else GpuMinors().read,
             changing=layouts.changing,
@@ -348,35 +349,28 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),
         effects=effects,
-        lock=node.call_lock,
         kind_of=shares.kind_of,
         refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels, cc_modes.known).refuse,
     )
-    recovery = claim_recovery(node, gpus.devices.pool, checkpoints, files, reconciler, reporter, state)
+    recovery = claim_recovery(node, gpus.devices.pool, files.metadata, reconciler, reporter, state)
     device_watch = DeviceWatch(
         recovery=recovery, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
     unclaimed = {
-        "gpu": unclaimed_gpus(node, checkpoints, files, changes),
+        "gpu": unclaimed_gpus(node, changes),
         "mig": unclaimed_mig_devices(
-            node,
-            checkpoints,
-            files,
-            changes,
-            gpus.devices.pool,
-            gpus.live.read_soon if gpus.live is not None else lambda: None,
+            node, changes, gpus.devices.pool, gpus.live.read_soon if gpus.live is not None else lambda: None
         ),
-        "share": unclaimed_shares(node, checkpoints, files),
-        "time-slices": unclaimed_time_slices(node, checkpoints, files, shares),
+        "share": unclaimed_shares(node),
+        "time-slices": unclaimed_time_slices(node, shares),
     }
-    sweeper = build_sweeper(node, checkpoints, files, pods, reporter, state, recovery, unclaimed)
+    sweeper = build_sweeper(node, pods, reporter, state, recovery, unclaimed)
     supervisor = shares.supervisor
-    mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, reporter)
+    mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, reporter)
     if gpus.limiter is not None:
-        limits = _pod_limits(node, checkpoints, effects, pods, reporter, shares.cgroups)
-    renewal = _renewal(node, gpus, checkpoints, effects, reporter)
+        limits = _pod_limits(node, effects, pods, reporter, shares.cgroups)
+    renewal = _renewal(node, gpus, effects, reporter)
     return ClaimParts(
-        folders,
         pods,
         reporter,
         state,
@@ -393,38 +387,35 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
 
 def _pod_limits(
     node: NodeParts,
-    checkpoints: Checkpoints,
     effects: ClaimEffects,
     pods: Reflector[Pod],
     reporter: PodDevicesReporter,
     cgroups: PodCgroups,
 ) -> PodLimits:
     return PodLimits(
-        checkpoints=checkpoints,
+        claims=node.claims,
         effects=effects,
         pods=pods,
         pods_of=reporter.users_of,
         cgroups=cgroups,
-        lock=node.call_lock,
         tell=node.events.warn_users,
         clock=node.clock,
     )
 
 
 def _renewal(
-    node: NodeParts, gpus: GpuParts, checkpoints: Checkpoints, effects: ClaimEffects, reporter: PodDevicesReporter
+    node: NodeParts, gpus: GpuParts, effects: ClaimEffects, reporter: PodDevicesReporter
 ) -> EffectRenewal | None:
     """Return what restores effects that a reloaded GPU driver forgets; None if there is no GPU driver."""
     if gpus.source is None:
         return None
     renewal = EffectRenewal(
         opened=gpus.source.opened,
-        checkpoints=checkpoints,
+        claims=node.claims,
         effects=effects,
         users_known=lambda: reporter.users_known,
         pods_of=reporter.users_of,
         pods_now=reporter.users_now,
-        lock=node.call_lock,
         tell=node.events.warn_users,
         clock=node.clock,
     )
@@ -433,12 +424,9 @@ def _renewal(
 
 
 def _pods(
-    node: NodeParts,
-    folders: ClaimFolders,
-    checkpoints: Checkpoints,
-    on_prepared: Callable[[Sequence[PreparedClaim]], None],
+    node: NodeParts, on_prepared: Callable[[Sequence[PreparedClaim]], None]
 ) -> tuple[Reflector[Pod], PodDevicesReporter]:
-    settings, claims = node.settings, KubeClaims(node.client)
+    settings, api = node.settings, KubeClaims(node.client)
     reporter: PodDevicesReporter
 
     def pod_changed(old: Pod | None, new: Pod | None) -> None:
@@ -453,38 +441,37 @@ def _pods(
         transform=kept_pod(settings.driver_name),
     )
     node.metrics.node.watch_troubles(pods.resource, pods.troubles)
-    statuses = DeviceStatuses(driver=settings.driver_name, claims=claims, writer=claims)
+    statuses = DeviceStatuses(driver=settings.driver_name, claims=api, writer=api)
     reporter = PodDevicesReporter(
         driver=settings.driver_name,
         node_name=NodeName(settings.node_name),
         pods=pods,
         access=KubePods(node.client, node.view, settings.node_name),
-        claims=claims,
-        checkpoints=checkpoints,
-        files=folders.podlist,
-        lock=node.call_lock,
+        api=api,
+        claims=node.claims,
+        files=node.folders.podlist,
         clock=node.clock,
         metrics=node.metrics,
         statuses=statuses if settings.claim_status else None,
         gpu_name_format=GpuNameFormat(settings.podlist_gpus),
-        job_mapping=folders.jobs,
+        job_mapping=node.folders.jobs,
         on_prepared=on_prepared,
     )
     return pods, reporter
 
 
-def _claim_files(node: NodeParts, folders: ClaimFolders) -> ClaimFiles:
+def _claim_files(node: NodeParts) -> ClaimFiles:
     settings = node.settings
     return ClaimFiles(
         driver=settings.driver_name,
+        claims=node.claims,
         claim_nodes=claim_nodes(settings),
         gpu_driver_edits=node.installation.edits if node.installation is not None else GpuDriverEdits,
-        specs=folders.specs,
         metadata=MetadataFiles(
             driver=settings.driver_name,
-            documents=folders.metadata,
+            documents=node.folders.metadata,
             folder=str(node.paths.metadata),
-            specs=folders.specs,
+            specs=node.folders.specs,
             enabled=settings.device_metadata,
         ),
     )

@@ -32,8 +32,6 @@ from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLendin
 from dracaena.kubelet_plugin.node.devices import EVERY_GPU
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.settings import EXISTING, LAYOUT
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from dracaena.kubelet_plugin.wiring.from_settings import seen_host_root
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
@@ -53,7 +51,7 @@ def cc_mode_journals(node: NodeParts) -> CcModeJournals | None:
     """
     settings = node.settings
     # Synced, so that the next boot knows of a change that a power cut interrupted.
-    journals = CcModeJournals(DocumentFolder(node.paths.checkpoints.parent), node.call_lock, read_boot_id())
+    journals = CcModeJournals(DocumentFolder(node.paths.checkpoints.parent), node.claims, read_boot_id())
     if not settings.cc_mode_tool:
         return journals if journals.is_changing() else None
     if settings.machine:
@@ -74,9 +72,7 @@ def cc_mode_journals(node: NodeParts) -> CcModeJournals | None:
 class CcModeParts:
     """The modes of one node; without cc-mode-tool nothing is switched."""
 
-    def __init__(
-        self, node: NodeParts, gpus: GpuParts, checkpoints: Checkpoints, files: ClaimFiles, pods: Reflector[Pod]
-    ) -> None:
+    def __init__(self, node: NodeParts, gpus: GpuParts, pods: Reflector[Pod]) -> None:
         """Raises BadInputError for settings that exclude each other."""
         self.modes: CcModes | None = None
         self.refusal: Callable[[], str | None] = lambda: None
@@ -94,11 +90,9 @@ class CcModeParts:
         users = GpuUsers(
             driver=settings.driver_name,
             pool=PoolName(settings.node_name),
-            checkpoints=checkpoints,
-            unsure=partial(files.unsure, checkpoints),
+            claims=node.claims,
             pods=pods,
             find_claim=KubeClaims(node.client).find_claim,
-            lock=node.call_lock,
         )
         lending = GpuDriverLending(
             live.ask, source.close, lambda: lent(node.paths.gpu_driver_lock, node.clock, OTHERS_S)
@@ -124,9 +118,7 @@ def _ports(
         read_bus=drivers.read,
         runs_confidential_guests=runs_confidential_guests,
         keeps_mig_devices=node.settings.mig == EXISTING,
-        unclaimed=BoundGpus(
-            DocumentFolder(node.paths.checkpoints.parent, synced=False), node.call_lock, read_boot_id()
-        ).unclaimed,
+        unclaimed=BoundGpus(node.folders.marks, node.claims, read_boot_id()).unclaimed,
         driver_refusal=node.release.refusal,
         withhold=lambda withheld: gpus.devices.withhold(label, [EVERY_GPU] if withheld else []),
         is_withheld=partial(_is_withheld, gpus, label),

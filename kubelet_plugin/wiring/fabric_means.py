@@ -11,7 +11,6 @@ from dracaena.api.names import DeviceName
 from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
-from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.host.facts.troubles import TroubleKind, trouble
 from dracaena.kubelet_plugin.adapters.files.fabric_manager_file import FILE, configured_mode
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
@@ -71,7 +70,7 @@ def fabric_partitions(node: NodeParts) -> FabricPartitions:
         _library(settings),
         GpuLocks(paths.gpu_locks, node.clock).of(LOCK),
         DocumentFolder(paths.fabric, synced=False, in_place_if_full=True),
-        read_boot_id(),
+        node.claims,
         node.clock,
     )
 

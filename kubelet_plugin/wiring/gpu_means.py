@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
-from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, lent
 from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
@@ -27,7 +26,6 @@ from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans, Openin
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, MIG_OFF, VFIO_BIND, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.settings import ON_DEMAND
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root
 from dracaena.kubelet_plugin.wiring.mig_means import mig_means
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
@@ -55,12 +53,11 @@ class GpuMeans:
     """Which MIG devices were made for claims."""
 
 
-def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder, checkpoints: Checkpoints) -> GpuMeans:
-    """Return them; a recorded machine is never bound to VFIO. `marks` holds the records of bound GPUs and of made
-    MIG devices.
-    """
-    bound = BoundGpus(marks, node.call_lock, read_boot_id())
-    made = MigDeviceRecords(marks, node.call_lock, read_boot_id(), checkpoints.owner)
+def gpu_means(node: NodeParts, gpus: GpuParts) -> GpuMeans:
+    """Return them; a recorded machine is never bound to VFIO."""
+    marks = node.folders.marks
+    bound = BoundGpus(marks, node.claims, read_boot_id())
+    made = MigDeviceRecords(marks, node.claims, read_boot_id(), node.claims.owner)
     divided = mig_means(node.paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places, made)
     live = gpus.live
     if gpus.source is None or live is None:

@@ -18,11 +18,8 @@ from dracaena.kubelet_plugin.layouts.rounds import LayoutPorts
 from dracaena.kubelet_plugin.node.devices import gpu_of
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.ports import NodeLock
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
-from dracaena.kubelet_plugin.store.gpu_users import GpuUsers, is_named_of_gpu, is_of_gpu
-from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
+from dracaena.kubelet_plugin.store.claims import IsOf, is_of_gpu
+from dracaena.kubelet_plugin.store.gpu_users import GpuUsers, is_named_of_gpu
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
 
 
@@ -47,9 +44,6 @@ class LayoutContext:
 
     node: NodeParts
     gpus: GpuParts
-    folders: ClaimFolders
-    checkpoints: Checkpoints
-    files: ClaimFiles
     pods: Reflector[Pod]
 
     @property
@@ -64,7 +58,7 @@ class LayoutContext:
 
     def users(
         self,
-        is_of: Callable[[PreparedDevice, DeviceName], bool] = is_of_gpu,
+        is_of: IsOf = is_of_gpu,
         is_named_of: Callable[[str, DeviceName], bool] = is_named_of_gpu,
     ) -> GpuUsers:
         """Return what finds the claims that have something of a GPU."""
@@ -72,11 +66,9 @@ class LayoutContext:
         return GpuUsers(
             driver=settings.driver_name,
             pool=PoolName(settings.node_name),
-            checkpoints=self.checkpoints,
-            unsure=partial(self.files.unsure, self.checkpoints),
+            claims=self.node.claims,
             pods=self.pods,
             find_claim=KubeClaims(self.node.client).find_claim,
-            lock=self.node.call_lock,
             is_of=is_of,
             is_named_of=is_named_of,
         )

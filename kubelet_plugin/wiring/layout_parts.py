@@ -10,9 +10,6 @@ from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.layouts.rounds import LayoutRounds
 from dracaena.kubelet_plugin.settings import LAYOUT, PluginSettings
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
-from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.wiring.layout_context import LayoutContext
 from dracaena.kubelet_plugin.wiring.mig_layout_parts import mig_layouts
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
@@ -22,16 +19,8 @@ from dracaena.kubelet_plugin.wiring.vgpu_layout_parts import vgpu_layouts_of
 class LayoutParts:
     """The layouts of one node. Raises BadInputError for settings that exclude each other."""
 
-    def __init__(
-        self,
-        node: NodeParts,
-        gpus: GpuParts,
-        folders: ClaimFolders,
-        checkpoints: Checkpoints,
-        files: ClaimFiles,
-        pods: Reflector[Pod],
-    ) -> None:
-        context = LayoutContext(node, gpus, folders, checkpoints, files, pods)
+    def __init__(self, node: NodeParts, gpus: GpuParts, pods: Reflector[Pod]) -> None:
+        context = LayoutContext(node, gpus, pods)
         built = [each for each in (mig_layouts(context), vgpu_layouts_of(context)) if each is not None]
         self.rounds: Sequence[LayoutRounds[Any, Any]] = [rounds for rounds, _ in built]
         for each in self.rounds:

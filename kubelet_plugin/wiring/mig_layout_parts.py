@@ -27,7 +27,7 @@ def mig_layouts(context: LayoutContext) -> tuple[MigLayouts, Callable[[], Collec
     if settings.mig != LAYOUT:
         return None
     control = _control(context)
-    journals = LayoutJournals(context.folders.marks, node.call_lock, read_boot_id(), MIG_JOURNAL)
+    journals = LayoutJournals(node.folders.marks, node.claims, read_boot_id(), MIG_JOURNAL)
     chosen = ChosenLayout(
         mig_layout_key(settings.driver_name),
         settings.mig_layout,

@@ -36,6 +36,7 @@ from dracaena.kubelet_plugin.node.section import NodeSection
 from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.store.own_places import OwnPlaces
 from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
@@ -55,6 +56,9 @@ class NodeParts:
     clock: Clock
     paths: PluginPaths
     call_lock: CallLock
+    """Only `claims` holds it."""
+    folders: ClaimFolders
+    claims: NodeClaims
     metrics: PluginMetrics
     client: KubeClient
     view: KubeClient
@@ -104,7 +108,6 @@ class GpuParts:
 class ClaimParts:
     """What prepares claims and keeps prepared ones right."""
 
-    folders: ClaimFolders
     pods: Reflector[Pod]
     reporter: PodDevicesReporter
     state: DeviceState

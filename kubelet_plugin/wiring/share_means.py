@@ -28,13 +28,11 @@ from dracaena.kubelet_plugin.effects.unclaimed_shares import UnclaimedShares
 from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeSlices
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, NodeLock, PodCgroups
+from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
-from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root
 from dracaena.kubelet_plugin.wiring.parts import NodeParts
 from dracaena.process.clock import Clock
@@ -64,10 +62,10 @@ def share_means(
     clock: Clock,
     release: GpuDriverRelease,
     limiter: MemoryLimiter | None,
-    lock: NodeLock,
+    claims: NodeClaims,
 ) -> ShareMeans:
-    """Return them; `lock` is that of the calls. A recorded machine has time slices only if it brings a driver of its
-    own, and no memory limits: `limiter` is None.
+    """Return them. A recorded machine has time slices only if it brings a driver of its own, and no memory limits:
+    `limiter` is None.
     """
     supervisor = _mps_shares(settings, clock)
     use = partial(GpuDriverUse, paths.gpu_driver_lock, paths.release_request)
@@ -77,7 +75,7 @@ def share_means(
     means: dict[str, EffectMeans] = {} if limiter is None else {MEMORY_LIMIT: MemoryLimits(limiter, cgroups)}
     if supervisor is not None:
         means[MPS_SHARE] = supervisor
-    records = TimeSliceRecords(DocumentFolder(paths.checkpoints.parent, synced=False), lock, read_boot_id())
+    records = TimeSliceRecords(DocumentFolder(paths.checkpoints.parent, synced=False), claims, read_boot_id())
     before = None if smi is None else TimeSlicesBefore(smi, records)
     if smi is not None and before is not None:
         means |= {TIME_SLICE_BEFORE: before, TIME_SLICE: TimeSlices(smi)}
@@ -109,45 +107,34 @@ def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
     )
 
 
-def unclaimed_shares(node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles) -> Callable[[], int]:
+def unclaimed_shares(node: NodeParts) -> Callable[[], int]:
     """Return what withdraws shares by MPS that no claim has and says how many; nothing where no supervisor is named."""
     if not node.settings.mps_root:
         return lambda: 0
     requests = DocumentFolder(Path(node.settings.mps_root) / mps.REQUESTS, synced=False)
-    return UnclaimedShares(requests, checkpoints, files.is_without_spec, node.call_lock).withdraw
+    return UnclaimedShares(requests, node.claims).withdraw
 
 
-def unclaimed_time_slices(
-    node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles, shares: ShareMeans
-) -> Callable[[], int]:
+def unclaimed_time_slices(node: NodeParts, shares: ShareMeans) -> Callable[[], int]:
     """Return what restores the time slices that no claim has any more, and says how many there were."""
     if shares.time_slices is None:
         return lambda: 0
     return UnclaimedTimeSlices(
         records=shares.time_slice_records,
         before=shares.time_slices,
-        checkpoints=checkpoints,
-        files=files,
+        claims=node.claims,
         gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
-        lock=node.call_lock,
     ).restore
 
 
-def mps_fault_watch(
-    node: NodeParts,
-    supervisor: MpsShares,
-    folders: ClaimFolders,
-    checkpoints: Checkpoints,
-    reporter: PodDevicesReporter,
-) -> MpsFaultWatch:
+def mps_fault_watch(node: NodeParts, supervisor: MpsShares, reporter: PodDevicesReporter) -> MpsFaultWatch:
     """Return what tells pods about faults of their MPS server."""
     return MpsFaultWatch(
         shares=supervisor,
-        checkpoints=checkpoints,
+        claims=node.claims,
         users_known=lambda: reporter.users_known,
         pods_of=reporter.users_now,
-        files=folders.marks,
+        files=node.folders.marks,
         tell=node.events.warn_users,
-        lock=node.call_lock,
         clock=node.clock,
     )

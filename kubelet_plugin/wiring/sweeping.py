@@ -20,9 +20,7 @@ from dracaena.kubelet_plugin.effects.vfio_binding import VfioBinding
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ReadPool
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, VFIO_BIND
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
-from dracaena.kubelet_plugin.store.gpu_users import prepared_users
+from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
 from dracaena.kubelet_plugin.wiring.gpu_means import GpuMeans
 from dracaena.kubelet_plugin.wiring.parts import NodeParts
@@ -31,8 +29,7 @@ from dracaena.kubelet_plugin.wiring.parts import NodeParts
 def claim_recovery(
     node: NodeParts,
     read_pool: ReadPool,
-    checkpoints: Checkpoints,
-    files: ClaimFiles,
+    metadata: MetadataFiles,
     reconciler: ClaimReconciler,
     reporter: PodDevicesReporter,
     state: DeviceState,
@@ -41,19 +38,16 @@ def claim_recovery(
     return ClaimRecovery(
         state=state,
         read_pool=read_pool,
-        claims=KubeClaims(node.client),
-        checkpoints=checkpoints,
-        files=files,
+        api=KubeClaims(node.client),
+        claims=node.claims,
+        metadata=metadata,
         claim_reconciler=reconciler,
         reporter=reporter,
-        lock=node.call_lock,
     )
 
 
 def build_sweeper(
     node: NodeParts,
-    checkpoints: Checkpoints,
-    files: ClaimFiles,
     pods: Reflector[Pod],
     reporter: PodDevicesReporter,
     state: DeviceState,
@@ -66,21 +60,19 @@ def build_sweeper(
     return Sweeper(
         state=state,
         recovery=recovery,
-        checkpoints=checkpoints,
-        files=files,
-        claims=KubeClaims(node.client),
+        api=KubeClaims(node.client),
+        claims=node.claims,
         pods=pods,
         may_be_in_use=reporter.may_be_in_use,
         kubelet=PodResourcesWitness(node.paths.podlist / SOCKET, settings.driver_name, is_ready),
         tell=node.events.warn_node,
-        lock=node.call_lock,
         clock=node.clock,
         metrics=node.metrics,
         unclaimed=unclaimed,
     )
 
 
-def unclaimed_gpus(node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles, gpus: GpuMeans) -> Callable[[], int]:
+def unclaimed_gpus(node: NodeParts, gpus: GpuMeans) -> Callable[[], int]:
     """Return a function that gives back the GPUs that VFIO has for no claim, and returns how many."""
     binding = gpus.means.get(VFIO_BIND)
     if not isinstance(binding, VfioBinding):
@@ -88,20 +80,14 @@ def unclaimed_gpus(node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles,
     return UnclaimedGpus(
         bound=gpus.bound,
         give_back=binding.give_back,
-        user_of=partial(prepared_users, checkpoints, partial(files.unsure, checkpoints)),
+        user_of=node.claims.who_has,
         gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
-        lock=node.call_lock,
         on_troubles=partial(node.troubles.update, "unclaimed-gpus"),
     ).give_back
 
 
 def unclaimed_mig_devices(
-    node: NodeParts,
-    checkpoints: Checkpoints,
-    files: ClaimFiles,
-    gpus: GpuMeans,
-    read_pool: ReadPool,
-    read_soon: Callable[[], None],
+    node: NodeParts, gpus: GpuMeans, read_pool: ReadPool, read_soon: Callable[[], None]
 ) -> Callable[[], int]:
     """Return a function that destroys MIG devices that were made for claims and that no claim has any more, and returns
     how many. Whatever `mig` says now, it removes the records of earlier boots.
@@ -113,9 +99,7 @@ def unclaimed_mig_devices(
         records=gpus.made,
         read_pool=read_pool,
         destroy=instances.destroy,
-        checkpoints=checkpoints,
-        files=files,
+        claims=node.claims,
         gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
-        lock=node.call_lock,
         destroyed=read_soon,
     ).destroy

@@ -52,7 +52,7 @@ def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Co
             "setting vgpu=layout cannot be combined with mig=layout: each would take the GPU instances of MIG-backed "
             "vGPUs for somebody else's; divide the GPUs of such a node by hand, or leave out one of them"
         )
-    journals = LayoutJournals(context.folders.marks, node.call_lock, read_boot_id(), VGPU_JOURNAL)
+    journals = LayoutJournals(node.folders.marks, node.claims, read_boot_id(), VGPU_JOURNAL)
     sysfs, source = SysfsVgpuGpus(), gpus.source
     assert source is not None  # a recorded machine has no vGPUs
 

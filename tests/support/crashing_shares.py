@@ -42,7 +42,7 @@ from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeS
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE, Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
-from dracaena.kubelet_plugin.store.checkpoints import BOOT_MARK, Checkpoints
+from dracaena.kubelet_plugin.store.claims import BOOT_MARK, NodeClaims
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.upkeep.sweeper import ORPHAN_GRACE_S
 from dracaena.mps.planning.state import ComputeMode
@@ -211,12 +211,11 @@ class SharedNode:
         """What follows the first reading of the GPUs."""
         EffectRenewal(
             opened=lambda: 1,
-            checkpoints=node.checkpoints,
+            claims=node.node_claims,
             effects=node.effects,
             users_known=lambda: True,
             pods_of=node.reporter.users_of,
             pods_now=node.reporter.users_now,
-            lock=node.lock,
             tell=lambda *_: None,
             clock=node.clock,
         ).look()
@@ -234,7 +233,7 @@ class SharedNode:
     def wrong(self, node: PluginNode, prepared: Sequence[str]) -> list[str]:
         """Return what is not as it must be when these claims are prepared and the others are not."""
         self.mps.settle()
-        found = {name: node.checkpoints.load(reference_to(claim).uid) for name, claim in self.claims.items()}
+        found = {name: node.node_claims.of(reference_to(claim).uid) for name, claim in self.claims.items()}
         wrong = [f"checkpoint of {name}" for name in NAMES if (found[name] is not None) is not (name in prepared)]
         wrong += [f"{name} is not done" for name in prepared if not _is_done(found[name])]
         specs = sorted(path.name for path in (self.folder / "plugin" / "cdi").glob("*"))
@@ -273,10 +272,8 @@ class SharedNode:
         UnclaimedTimeSlices(
             records=self.records,
             before=TimeSlicesBefore(self.driver, self.records),
-            checkpoints=node.checkpoints,
-            files=node.claim_files,
+            claims=node.node_claims,
             gpu_lock=lambda _gpu: ThreadLock(),
-            lock=node.lock,
         ).restore()
         wrong += [each for each in self.wrong(node, ()) if each not in wrong]
         files = {name: data for name, data in node.files().items() if name != BOOT_MARK}
@@ -381,7 +378,7 @@ def _left_alone(node: SharedNode, name: str, others: tuple[str, ...]) -> list[st
     plugin.sweeper.sweep()
     wrong: list[str] = []
     if node.boot == "boot-1":
-        done = _is_done(plugin.checkpoints.load(reference_to(node.claims[name]).uid))
+        done = _is_done(plugin.node_claims.of(reference_to(node.claims[name]).uid))
         wrong = node.wrong(plugin, sorted({*others, *([name] if done else [])}))
     node.unprepare(plugin, name, *others)
     return wrong + node.nothing_left(plugin)
@@ -418,15 +415,15 @@ def _plant_note_before_undo() -> None:
 
 def _plant_effect_before_journal() -> None:
     """An effect is made before it is journaled."""
-    start = Checkpoints.start
+    start = NodeClaims.start
 
-    def hasty(self: Checkpoints, prepared: PreparedClaim, *, lost: bool = False) -> Checkpoint:
+    def hasty(self: NodeClaims, prepared: PreparedClaim, *, lost: bool = False) -> Checkpoint:
         for effect in prepared.effects:
             if effect.kind == MEMORY_LIMIT:
                 _planted_means[MEMORY_LIMIT].apply(effect, ())
         return start(self, prepared, lost=lost)
 
-    Checkpoints.start = hasty  # type: ignore[method-assign]
+    NodeClaims.start = hasty  # type: ignore[method-assign]
 
 
 _planted_means: dict[str, MemoryLimits] = {}

@@ -28,7 +28,7 @@ from support.fake_mig import FakeMigHardware
 from support.killed_steps import StopError
 from support.mig_geometries import divisible_machine
 from support.mig_node import MigNode
-from support.plugin import ThreadLock
+from support.plugin import ThreadLock, node_claims
 from support.vfio_node import NEVER, VfioNode
 
 MODULES = (3, 1, 4, 2, 7, 5, 8, 6)
@@ -128,7 +128,6 @@ class FabricNode(VfioNode):
         self.is_followed = False
         super().restart()
         self.is_followed = True
-        self.partitions.follow(self.node.checkpoints, self.node.lock)
         self.look()
 
     def reboot(self) -> None:
@@ -139,12 +138,13 @@ class FabricNode(VfioNode):
     def more_means(self) -> dict[str, Any]:
         self.port = FabricPort(self.manager, self.clock)
         files = DocumentFolder(self.folder / "fabric", steps=self.steps, synced=False)
-        self.partitions = FabricPartitions(self.port, ThreadLock(), files, f"boot-{self.boot}", self.clock)
+        claims = node_claims(self.folder, f"boot-{self.boot}")
+        self.partitions = FabricPartitions(self.port, ThreadLock(), files, claims, self.clock)
         return {FABRIC_PARTITION: self.plant_fabric(self.partitions)}
 
     def linked(self, machine: Machine) -> Machine:
         if not self.is_followed:
-            return machine  # journals come with the rest of the plugin, and readings after that
+            return machine  # the first reading comes with the rest of the plugin
         count = len(machine.gpus) + len(machine.passthrough)
         pairs = tuple(
             Link(LinkLevel.SYS, 18 if b < len(machine.gpus) else None) for _, b in combinations(range(count), 2)

@@ -54,7 +54,7 @@ class Claims:
         self.node = PluginNode(self.folder, self.claims, pool=self.pool, steps=steps, means=means)
 
     def owner(self, effect: Effect) -> ClaimUid | None:
-        return self.node.checkpoints.owner(effect)
+        return self.node.node_claims.owner(effect)
 
     def sweep(self) -> int:
         """Destroy what no claim has any more."""
@@ -62,10 +62,8 @@ class Claims:
             records=self.mig.records,
             read_pool=lambda: self.node.pool,
             destroy=self.mig.instances.destroy,
-            checkpoints=self.node.checkpoints,
-            files=self.node.claim_files,
+            claims=self.node.node_claims,
             gpu_lock=lambda gpu: self.node.gpu_locks.setdefault(gpu, ThreadLock()),
-            lock=self.node.lock,
             destroyed=lambda: None,
         ).destroy()
 
@@ -76,7 +74,7 @@ class Claims:
 
     def break_checkpoint(self, claim: ResourceClaim) -> None:
         (self.folder / "claims" / f"{reference_to(claim).uid}.json").write_bytes(b"rubbish")
-        self.node.checkpoints.look_at_each()
+        self.node.node_claims.look_at_each()
 
     def read(self, pool: PublishedPool) -> None:
         self.pool = self.node.pool = pool
@@ -95,5 +93,5 @@ class Claims:
         )
 
     def done(self) -> list[PreparedClaim]:
-        found, _ = self.node.checkpoints.load_all()
+        found = self.node.node_claims.current()
         return [checkpoint.prepared for checkpoint in found if checkpoint.state is State.DONE]

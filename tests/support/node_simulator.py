@@ -420,7 +420,7 @@ class Simulator:
         """A file becomes unreadable while the plugin is down; of a claim whose nodes are all its devices'."""
         if self.node is None:
             return
-        good, _ = self.node.checkpoints.load_all()
+        good = self.node.node_claims.current()
         whole = [c for c in good if not c.prepared.former and c.aside is None]
         if whole:
             uid = self.rng.choice(whole).prepared.claim.uid

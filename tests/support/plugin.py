@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,14 @@ from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.pods.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectMeans, KubeletView, ReadClaimNodes
+from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectMeans, KubeletView, NodeLock, ReadClaimNodes
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes, DeviceNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
 from support.clock import FakeClock
@@ -315,7 +314,6 @@ class ThreadLock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owner: int | None = None
-        self.turn = 0
 
     @contextmanager
     def hold(self, within_s: float | None = None) -> Iterator[None]:
@@ -324,11 +322,24 @@ class ThreadLock:
             raise TemporaryError("another call has the lock")
         try:
             self._owner = threading.get_ident()
-            self.turn += 1
             yield
         finally:
             self._owner = None
             self._lock.release()
+
+
+def node_claims(
+    folder: Path, boot_id: str = "boot-1", *, lock: NodeLock | None = None, steps: FileSteps | None = None
+) -> NodeClaims:
+    """What a PluginNode in a folder has; with a lock of its own unless it is given one."""
+    return NodeClaims(
+        driver=DRIVER,
+        boot_id=boot_id,
+        lock=lock or ThreadLock(),
+        checkpoints=DocumentFolder(folder / "claims", steps=steps, synced=False, in_place_if_full=True),
+        specs=DocumentFolder(folder / "cdi", steps=steps, synced=False),
+        marks=DocumentFolder(folder, steps=steps, synced=False),
+    )
 
 
 @dataclass
@@ -379,7 +390,6 @@ class PluginNode:
 
     def __post_init__(self) -> None:
         self.metrics = PluginMetrics(self.registry)
-        self.lock = lock = ThreadLock()
         self.specs = DocumentFolder(self.folder / "cdi", steps=self.steps, synced=False)
         self.podlist = DocumentFolder(
             self.folder / "pod-resources", steps=self.steps, synced=False, in_place=self.podlist_in_place
@@ -390,17 +400,15 @@ class PluginNode:
         self.documents = DocumentTree(self.folder / "metadata", steps=self.steps, synced=False)
         self.jobs = DocumentFolder(self.folder / "jobs", steps=self.steps, synced=False)
         statuses = DeviceStatuses(driver=DRIVER, claims=self.claims, writer=self.claims)
-        marks = DocumentFolder(self.folder, steps=self.steps, synced=False)
-        self.checkpoints = Checkpoints(self.checkpoint_files, marks, self.boot_id, lambda: lock.turn)
+        self.node_claims = claims = node_claims(self.folder, self.boot_id, steps=self.steps)
         self.reporter = PodDevicesReporter(
             driver=DRIVER,
             node_name=NodeName(NODE),
             pods=self.pods,
             access=self.pods,
-            claims=self.claims,
-            checkpoints=self.checkpoints,
+            api=self.claims,
+            claims=claims,
             files=self.podlist,
-            lock=lock,
             clock=self.clock,
             metrics=self.metrics,
             statuses=statuses if self.claim_status else None,
@@ -409,10 +417,10 @@ class PluginNode:
         )
         self.claim_files = files = ClaimFiles(
             driver=DRIVER,
+            claims=claims,
             claim_nodes=self.claim_nodes
             or (lambda devices: ClaimNodes(self.control_nodes(), plain_nodes(devices, "/"))),
             gpu_driver_edits=self.gpu_driver_edits,
-            specs=self.specs,
             metadata=MetadataFiles(
                 driver=DRIVER,
                 documents=self.documents,
@@ -422,25 +430,22 @@ class PluginNode:
             ),
             kind_of=self.kind_of,
         )
-        reconciler = ClaimReconciler(self.checkpoints, files)
+        reconciler = ClaimReconciler(claims, files)
         self.effects = ClaimEffects(
-            checkpoints=self.checkpoints,
+            claims=claims,
             means=self.means,
-            lock=lock,
             gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
-            unsure=partial(files.unsure, self.checkpoints),
         )
         self.state = DeviceState(
             driver=DRIVER,
             read_pool=self.read_pool or (lambda: self.pool),
             decode_config=decode_config,
-            claims=self.claims,
-            checkpoints=self.checkpoints,
+            api=self.claims,
+            claims=claims,
             files=files,
             claim_reconciler=reconciler,
             guard=LastGuard(
-                checkpoints=self.checkpoints,
-                files=files,
+                claims=claims,
                 claim_reconciler=reconciler,
                 read_minors=lambda: self.minors,
                 changing=lambda: self.changing,
@@ -450,7 +455,6 @@ class PluginNode:
             reporter=self.reporter,
             unprepares=Unprepares(self.clock),
             effects=self.effects,
-            lock=lock,
             kind_of=self.kind_of,
             refuse_unready=ConfidentialGate(
                 self.read_pool or (lambda: self.pool), decode_config, lambda: self.confidential
@@ -459,24 +463,21 @@ class PluginNode:
         self.recovery = ClaimRecovery(
             state=self.state,
             read_pool=self.read_pool or (lambda: self.pool),
-            claims=self.claims,
-            checkpoints=self.checkpoints,
-            files=files,
+            api=self.claims,
+            claims=claims,
+            metadata=files.metadata,
             claim_reconciler=reconciler,
             reporter=self.reporter,
-            lock=lock,
         )
         self.sweeper = Sweeper(
             state=self.state,
             recovery=self.recovery,
-            checkpoints=self.checkpoints,
-            files=files,
-            claims=self.claims,
+            api=self.claims,
+            claims=claims,
             pods=self.pods,
             may_be_in_use=self.reporter.may_be_in_use,
             kubelet=self.kubelet,
             tell=lambda reason, text: self.told.append((reason, text)),
-            lock=lock,
             clock=self.clock,
             metrics=self.metrics,
             unclaimed={"gpu": self.give_back_gpus, "share": self.withdraw_shares},

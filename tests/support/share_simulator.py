@@ -62,12 +62,11 @@ class ShareSimulator(UpdatedSimulator):
         )
         self.renewal = EffectRenewal(
             opened=lambda: self.opened,
-            checkpoints=made.checkpoints,
+            claims=made.node_claims,
             effects=made.effects,
             users_known=lambda: True,
             pods_of=made.reporter.users_of,
             pods_now=made.reporter.users_of,
-            lock=made.lock,
             tell=lambda *_: None,
             clock=self.clock,
         )
@@ -136,8 +135,8 @@ class ShareSimulator(UpdatedSimulator):
         """Look whether the driver holds each prepared share to what its claim was given."""
         if self.node is None:
             return
-        with self.node.lock.hold():
-            now, _ = self.node.checkpoints.load_all()
+        with self.node.node_claims.hold():
+            now = self.node.node_claims.current()
         made = [effect for each in now if each.state is State.DONE for effect in each.prepared.effects]
         for effect in made:
             if str(effect.parameters["gpu"]) in self.limiter.gpus:
@@ -166,10 +165,8 @@ class ShareSimulator(UpdatedSimulator):
         UnclaimedTimeSlices(
             records=self.records,
             before=TimeSlicesBefore(self.slices, self.records),
-            checkpoints=self.node.checkpoints,
-            files=self.node.claim_files,
+            claims=self.node.node_claims,
             gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
-            lock=self.node.lock,
         ).restore()
         left = [gpu for gpu, interval in self.slices.intervals.items() if interval is not TimeSliceInterval.DEFAULT]
         if left or (self.limiter.limits and not self.broken):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, VFIO_BIND
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
-from dracaena.kubelet_plugin.store.gpu_users import prepared_users
 from dracaena.kubelet_plugin.wiring.gpu_means import make_whole
 from support.fake_mig import FakeMigHardware
 from support.fake_pci import AUDIO_CLASS, NVIDIA, FakePciBus
@@ -101,13 +99,8 @@ class VfioNode:
         self.unclaimed = UnclaimedGpus(
             bound=bound,
             give_back=binding.give_back,
-            user_of=partial(
-                prepared_users,
-                self.node.checkpoints,
-                partial(self.node.claim_files.unsure, self.node.checkpoints),
-            ),
+            user_of=self.node.node_claims.who_has,
             gpu_lock=lambda gpu: self.node.gpu_locks.setdefault(gpu, ThreadLock()),
-            lock=self.node.lock,
             on_troubles=self._told,
         )
 
@@ -174,7 +167,7 @@ class VfioNode:
         return self.claim(name, *(passthrough_device_name(self.addresses[number]) for number in ordinals or (0,)))
 
     def done(self) -> list[PreparedClaim]:
-        found, _ = self.node.checkpoints.load_all()
+        found = self.node.node_claims.current()
         return [checkpoint.prepared for checkpoint in found if checkpoint.state is State.DONE]
 
     def drivers_of(self, ordinal: int) -> tuple[str | None, str | None]:

@@ -105,8 +105,6 @@ class CallLock:
         self._clock = clock
         self._threads = threading.Lock()
         self._never = threading.Event()
-        self.turn = 0
-        """A different number for each hold."""
         self._held: tuple[int, float] | None = None
 
     def stuck(self) -> str | None:
@@ -139,7 +137,6 @@ class CallLock:
                         f"another instance of this plugin holds {self._file.path} for more than {wait_s:.0f} s"
                     )
                 self._clock.sleep_until_set(self._never, POLL_S)
-            self.turn += 1
             self._held = (threading.get_native_id(), self._clock.monotonic())
             try:
                 yield

@@ -29,13 +29,6 @@ def spec_file_name(driver: str, uid: ClaimUid) -> str:
     return f"{cdi_kind(driver)}_{uid}.json".replace("/", "-", 1)
 
 
-def claim_of_spec_file(driver: str, name: str) -> ClaimUid | None:
-    """Return the claim whose spec has this file name, None if it is no spec of our claims."""
-    head, tail = spec_file_name(driver, ClaimUid("\0")).split("\0")
-    uid = name.removeprefix(head).removesuffix(tail)
-    return ClaimUid(uid) if uid and name == f"{head}{uid}{tail}" else None
-
-
 def qualified_name(driver: str, uid: ClaimUid, device: DeviceName, share_id: str | None = None) -> str:
     """Return the id by which the container runtime finds a device or a share of one: `vendor/class=name`."""
     return f"{cdi_kind(driver)}={cdi_device_name(uid, device, share_id)}"

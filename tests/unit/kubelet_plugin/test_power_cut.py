@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
-from dracaena.kubelet_plugin.store.checkpoints import BOOT_MARK
+from dracaena.kubelet_plugin.store.claims import BOOT_MARK
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, reference_to
 
 CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})

@@ -5,7 +5,7 @@ Planted faults show that the simulator would see it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,7 @@ from dracaena.kubelet_plugin.claims.last_guard import LastGuard
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
 from support.damaged_node_simulator import DamagedNodeSimulator
 from support.node_simulator import ViolationError
@@ -43,32 +42,30 @@ def test_no_damage_takes_a_device_from_a_pod_or_gives_it_to_two(tmp_path: Path, 
 
 
 def rolls_back_what_is_rebuilt(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClaimFiles, "spec_is_seen", lambda self, uid: False)
-    begin = Checkpoints.start
-    patch.setattr(Checkpoints, "start", lambda self, prepared, **how: begin(self, prepared))
+    patch.setattr(NodeClaims, "spec_is_seen", lambda self, uid: False)
+    begin = NodeClaims.start
+    patch.setattr(NodeClaims, "start", lambda self, prepared, **how: begin(self, prepared))
 
 
 def counts_as_planned_before_its_effects_are_made(patch: pytest.MonkeyPatch) -> None:
-    begin = Checkpoints.start
+    begin = NodeClaims.start
 
-    def start(self: Checkpoints, prepared: PreparedClaim, *, lost: bool = False) -> Checkpoint:
+    def start(self: NodeClaims, prepared: PreparedClaim, *, lost: bool = False) -> Checkpoint:
         started = dataclasses.replace(begin(self, prepared, lost=lost), planned=True)
-        self._write(started)
-        return started
+        return self._write(started)
 
-    patch.setattr(Checkpoints, "start", start)
+    patch.setattr(NodeClaims, "start", start)
 
 
 def guards_nothing_of_lost_checkpoints(patch: pytest.MonkeyPatch) -> None:
     whole = LastGuard.refuse_held
 
-    def unsure(self: ClaimFiles, checkpoints: Checkpoints) -> Iterator[tuple[Broken, PreparedClaim]]:
-        for each in checkpoints.load_all()[1]:
-            yield each, self.salvage(each)
+    def unsure(self: NodeClaims) -> tuple[tuple[Broken, PreparedClaim], ...]:
+        return tuple((each, self.salvage(each)) for each in self.broken())
 
     def refuse_held(self: LastGuard, plan: PreparedClaim, pool: PublishedPool) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(ClaimFiles, "unsure", unsure)
+            inner.setattr(NodeClaims, "unsure", unsure)
             whole(self, plan, pool)
 
     patch.setattr(LastGuard, "refuse_held", refuse_held)
@@ -83,7 +80,7 @@ def unprepares_only_what_has_a_checkpoint(patch: pytest.MonkeyPatch) -> None:
     whole = DeviceState._take_back
 
     def take_back(self: DeviceState, uid: ClaimUid) -> None:
-        if self._checkpoints.load(uid) is not None:
+        if self._claims.of(uid) is not None:
             whole(self, uid)
 
     patch.setattr(DeviceState, "_take_back", take_back)
@@ -93,7 +90,7 @@ def removes_a_spec_before_it_is_written_down(patch: pytest.MonkeyPatch) -> None:
     whole = DeviceState._hold
 
     def hold(self: DeviceState, claim: ResourceClaim, pool: PublishedPool, reason: str) -> None:
-        self._files.remove_spec(ClaimUid(claim.metadata.uid))
+        self._claims.remove_spec(ClaimUid(claim.metadata.uid))
         whole(self, claim, pool, reason)
 
     patch.setattr(DeviceState, "_hold", hold)

@@ -20,8 +20,7 @@ from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlicesBefore
 from dracaena.kubelet_plugin.ports import KubeletView
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from support.node_simulator import Simulator, ViolationError
 from support.plugin import FakeKubelet
@@ -81,7 +80,7 @@ def old_sweeper(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_recovery(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Checkpoints, "may_be_in_use", lambda self, uid: False)
+    patch.setattr(NodeClaims, "may_be_in_use", lambda self, uid: False)
 
 
 def whole_beside_share(patch: pytest.MonkeyPatch) -> None:
@@ -92,7 +91,7 @@ def whole_beside_share(patch: pytest.MonkeyPatch) -> None:
 
 
 def spec_of_a_claim_that_is_aside_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClaimFiles, "remove_spec", lambda self, uid: None)
+    patch.setattr(NodeClaims, "remove_spec", lambda self, uid: None)
 
 
 def prepares_what_was_unprepared(patch: pytest.MonkeyPatch) -> None:

@@ -35,13 +35,10 @@ class Users:
     of_guest: str | None = None
     """Which claim has the GPU of VFIO."""
 
-    def prepared(self, gpu: DeviceName | None) -> str | None:
+    def holding(self, gpu: DeviceName | None) -> str | None:
         if gpu == passthrough_device_name(GUEST):
             return self.of_guest
         return self.has_prepared or self.of_guest
-
-    def holding(self, gpu: DeviceName | None) -> str | None:
-        return self.prepared(gpu)
 
     def allocated(self, _gpu: DeviceName | None) -> str | None:
         return self.has_allocated

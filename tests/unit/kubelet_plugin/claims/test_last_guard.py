@@ -170,7 +170,7 @@ def run_at_random(folder: Path, seed: int) -> int:
         )
 
     def held(node: PluginNode) -> set[ClaimUid]:
-        return {p.claim.uid for p in node.checkpoints.prepared()}
+        return {p.claim.uid for p in node.node_claims.prepared()}
 
     for _ in range(8):
         node = started(rng.randint(1, 80))

@@ -39,7 +39,7 @@ def test_a_claims_files_follow_its_gpu_to_another_minor(tmp_path: Path) -> None:
     assert nodes(node, "a-uid") == ["/dev/nvidia4"]
     assert node.files()["jobs/4"] == b"default/pod-a/main\n"
     assert node.files()["jobs/5"] == b""
-    (device,) = node.checkpoints.prepared()[0].devices
+    (device,) = node.node_claims.prepared()[0].devices
     assert (device.uuid, device.minor, device.index) == (gpu_uuid(5), 4, 4)
 
 
@@ -291,7 +291,7 @@ def test_a_mig_device_that_was_made_anew_is_followed_and_its_old_nodes_stay_held
     assert nodes(node, "a-uid") == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"]
     moved(node, divided(*NEW))
     assert nodes(node, "a-uid") == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap75", "/dev/nvidia-caps/nvidia-cap76"]
-    assert [d.uuid for p in node.checkpoints.prepared() for d in p.devices] == ["MIG-d"]
+    assert [d.uuid for p in node.node_claims.prepared() for d in p.devices] == ["MIG-d"]
     with pytest.raises(
         DeviceHeldError, match=r"nvidia-cap67 now, which containers of claim default/a \(UID a-uid\) still have"
     ):
@@ -405,7 +405,7 @@ def test_a_claim_whose_nodes_stay_the_same_has_a_spec_at_each_moment(tmp_path: P
     steps.full = False
     assert node.recovery.follow_devices() == ([], [])
     assert nodes(node, "a-uid") == ["/dev/nvidia5"]
-    assert [(d.index, d.minor) for p in node.checkpoints.prepared() for d in p.devices] == [(4, 5)]
+    assert [(d.index, d.minor) for p in node.node_claims.prepared() for d in p.devices] == [(4, 5)]
     assert not [name for name in steps.removed if name.endswith(".json")]
     assert node.state.prepare(reference_to(A)).devices[0].index == 4
 

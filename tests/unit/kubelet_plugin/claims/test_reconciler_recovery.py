@@ -79,7 +79,7 @@ def test_recovery_keeps_the_devices_of_a_claim_whose_config_is_refused_now(tmp_p
     node.claims.put(claim_of("two", {"results": results, "config": [config]}, reserved_for={"pod-two": "pod-two-uid"}))
     assert node.recovery.recover(node.pods.values())
     assert holds_both(node, 0, 1)
-    assert [d.minor for p in node.checkpoints.prepared() for d in p.devices] == [0, 1]
+    assert [d.minor for p in node.node_claims.prepared() for d in p.devices] == [0, 1]
     node.claims.put(TWO)
     assert node.recovery.recover(node.pods.values())
     assert nodes(node, "two-uid") == ["/dev/nvidia0", "/dev/nvidia1"]
@@ -133,7 +133,7 @@ def test_a_rebuild_that_crashed_is_no_half_preparation_whose_devices_are_free(tm
     node = broken_node(tmp_path, pool=ALL)
     prepared = node.state.prepare(reference_to(TWO))
     (tmp_path / CHECKPOINT).write_bytes(b"x")
-    node.checkpoints.start(prepared)
+    node.node_claims.start(prepared)
     node.claims.by_key.clear()
     node.recovery.recover(())
     assert holds_both(node, 0, 1)
@@ -146,9 +146,9 @@ def test_an_error_of_ours_in_one_claim_holds_up_the_recovery_of_no_other(
     node = node_in(tmp_path, A, B, half)
     for claim in (A, B, half):
         node.state.prepare(reference_to(claim))
-    unfinished = next(p for p in node.checkpoints.prepared() if p.claim.uid == "half-uid")
-    node.checkpoints.discard(unfinished.claim.uid)
-    node.checkpoints.start(unfinished)  # as a crash leaves it
+    unfinished = next(p for p in node.node_claims.prepared() if p.claim.uid == "half-uid")
+    node.node_claims.discard(unfinished.claim.uid)
+    node.node_claims.start(unfinished)  # as a crash leaves it
     for uid in ("a-uid", "b-uid", "half-uid"):
         (tmp_path / "cdi" / f"gpu.dracaena.dev-claim_{uid}.json").unlink()
     right = claim_spec

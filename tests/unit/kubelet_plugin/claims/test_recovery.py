@@ -38,8 +38,8 @@ def node_in(folder: Path, steps: FileSteps | None = None, **parts: Any) -> Plugi
 def half_prepare(node: PluginNode) -> None:
     """Leave what a crash in the middle of a first preparation leaves."""
     prepared = node.state.prepare(REFERENCE)
-    node.checkpoints.discard(REFERENCE.uid)
-    node.checkpoints.start(prepared)
+    node.node_claims.discard(REFERENCE.uid)
+    node.node_claims.start(prepared)
 
 
 def state_of(node: PluginNode) -> str:

@@ -401,7 +401,7 @@ PLACES = {device_name(n): n for n in range(3)} | {passthrough_gpu(n).device_name
 
 def held_places(node: PluginNode) -> dict[str, set[int]]:
     """Physical GPUs that claims hold by their checkpoints: UID → numbers."""
-    found = [one.prepared for one in node.checkpoints.load_all()[0] if one.in_use]
+    found = [one.prepared for one in node.node_claims.current() if one.in_use]
     return {claim.claim.uid: {PLACES[device.device] for device in claim.devices} for claim in found}
 
 
@@ -421,7 +421,7 @@ def run_in_any_order(folder: Path, seed: int) -> None:
             call(reference_to(random_.choice(claims)))
         after = node_of(folder, pool=pool)
         known = held_places(after)
-        broken = {one.uid for one in after.checkpoints.load_all()[1]}
+        broken = {one.uid for one in after.node_claims.broken()}
         of_broken = {uid: places for uid, places in of_broken.items() if uid in broken}
         holders: dict[int, str] = {}
         for uid, places in (*known.items(), *of_broken.items()):

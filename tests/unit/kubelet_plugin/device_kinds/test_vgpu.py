@@ -305,7 +305,7 @@ def run_in_any_order(folder: Path, seed: int) -> None:
         with contextlib.suppress(DracaenaError, StopError):
             fitting = [claim for claim in claims if hands_of[claim.metadata.name] == who]
             call(reference_to(random_.choice(fitting if random_.random() < 0.7 else claims)))
-        good, broken = node_of(folder, pool=in_hands_of(who)).checkpoints.load_all()
+        good, _, broken = node_of(folder, pool=in_hands_of(who)).node_claims.by_boot()
         holding = {one.prepared.claim.uid for one in good if one.in_use or one.aside} | {one.uid for one in broken}
         assert len({hands_of[uid.removesuffix("-uid")] for uid in holding}) <= 1, f"{holding} have one GPU"
         for one in holding:

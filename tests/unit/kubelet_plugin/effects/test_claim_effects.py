@@ -16,7 +16,7 @@ from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claims import NodeClaims
 from support.effects import FOLDER, SERVED, ServerFiles, client, served
 from support.killed_steps import KilledSteps, StopError
 from support.plugin import FakeClaims, PluginNode, ThreadLock, device_name, make_claim, make_share, reference_to
@@ -57,7 +57,7 @@ def node_with(folder: Path, means: ServerFiles, claims: FakeClaims | None = None
 
 
 def journal(node: PluginNode) -> tuple[Effect, ...]:
-    return tuple(e for c in node.checkpoints.load_by_boot()[0] for e in c.prepared.effects)
+    return tuple(e for c in node.node_claims.current() for e in c.prepared.effects)
 
 
 def servers(node: PluginNode) -> set[str]:
@@ -77,7 +77,7 @@ def test_effects_are_journaled_before_they_are_made_and_until_they_are_undone_wi
     node.state.unprepare(REFERENCE)
     assert means.seen[2:] == [("undo", gpu, 0) for gpu in reversed(gpus)]
     assert servers(node) == set()
-    assert node.checkpoints.load(REFERENCE.uid) is None
+    assert node.node_claims.of(REFERENCE.uid) is None
 
 
 def test_containers_get_what_an_effect_told_also_after_a_restart_without_the_spec(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_claim_whose_effect_cannot_be_made_leaves_nothing_behind(tmp_path: Pat
     node = node_with(tmp_path, means)
     with pytest.raises(TemporaryError, match="does not start"):
         node.state.prepare(REFERENCE)
-    assert node.checkpoints.load(REFERENCE.uid) is None
+    assert node.node_claims.of(REFERENCE.uid) is None
     means.fails = ()
     node.state.prepare(REFERENCE)
 
@@ -120,7 +120,7 @@ def test_a_claim_whose_checkpoint_is_rebuilt_keeps_its_spec_until_its_effects_ar
     node.recovery.follow_devices()
     assert [effect.outcome for effect in journal(node)] == [{"server": f"of-{device_name(gpu)}"} for gpu in (0, 1)]
     assert node.files()[SPEC] == spec
-    assert node.checkpoints.prepared()[0] == node.state.prepare(REFERENCE)
+    assert node.node_claims.prepared()[0] == node.state.prepare(REFERENCE)
 
 
 def test_an_effect_that_cannot_be_undone_stays_journaled_and_holds_its_device(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_server_that_a_claim_with_a_broken_checkpoint_may_use_stays(tmp_path: 
     (tmp_path / "claims" / "broken-uid.json").write_bytes(b"broken")
     if not spec_is_there:
         (tmp_path / "cdi" / "gpu.dracaena.dev-claim_broken-uid.json").unlink()
-    node.checkpoints.look_at_each()
+    node.node_claims.look_at_each()
     if spec_is_there:
         node.state.unprepare(elsewhere)
         assert device_name(1) not in servers(node)
@@ -191,7 +191,7 @@ def test_no_effect_of_an_earlier_boot_is_undone(tmp_path: Path) -> None:
     means = ServerFiles(tmp_path, FileSteps(), fails=("undo",))
     node = PluginNode(tmp_path, FakeClaims(CLAIM), boot_id="boot-2", kind_of=served, means={SERVED: means})
     node.state.unprepare(REFERENCE)
-    assert node.checkpoints.load(REFERENCE.uid) is None
+    assert node.node_claims.of(REFERENCE.uid) is None
 
 
 def test_gpus_are_locked_in_one_order_whatever_the_order_of_a_claims_devices(tmp_path: Path) -> None:
@@ -206,11 +206,9 @@ def test_gpus_are_locked_in_one_order_whatever_the_order_of_a_claims_devices(tmp
         return ThreadLock()
 
     effects = ClaimEffects(
-        checkpoints=node.checkpoints,
+        claims=node.node_claims,
         means={SERVED: means},
-        lock=node.lock,
         gpu_lock=gpu_lock,
-        unsure=tuple,
     )
     node.state.prepare(reference_to(claim))
     with effects.hold(reference_to(claim).uid, lambda: 0.0):
@@ -330,7 +328,7 @@ def run_at_random(folder: Path, seed: int) -> None:
         assert there <= known, (seed, there - known)
         needed = {
             name
-            for checkpoint in node.checkpoints.load_all()[0]
+            for checkpoint in node.node_claims.current()
             if checkpoint.in_use
             for effect in checkpoint.prepared.effects
             for name in (effect.gpu, client(effect))
@@ -349,18 +347,18 @@ def test_what_is_there_is_journaled_at_all_times_and_nothing_is_left_at_the_end(
 
 
 def no_journal_before(patch: pytest.MonkeyPatch) -> None:
-    begin = Checkpoints.start
+    begin = NodeClaims.start
 
-    def start(self: Checkpoints, prepared: PreparedClaim, **how: bool) -> Checkpoint:
+    def start(self: NodeClaims, prepared: PreparedClaim, **how: bool) -> Checkpoint:
         started = begin(self, prepared, **how)
         self.journal(started, ())
         return started
 
-    patch.setattr(Checkpoints, "start", start)
+    patch.setattr(NodeClaims, "start", start)
 
 
 def prepared_until_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Checkpoints, "begin_again", lambda self, checkpoint: None)
+    patch.setattr(NodeClaims, "begin_again", lambda self, checkpoint: None)
 
 
 def others_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def node_with(folder: Path, means: ServerFiles, lock: ThreadLock | None = None, 
 
 def is_done(node: PluginNode) -> bool:
     """Whether the claim is prepared, and all that it needs is there."""
-    found = node.checkpoints.load(REFERENCE.uid)
+    found = node.node_claims.of(REFERENCE.uid)
     if not isinstance(found, Checkpoint) or found.state is not State.DONE:
         return False
     there = {name.partition("/")[2] for name in node.files() if name.startswith(f"{FOLDER}/")}
@@ -226,7 +226,7 @@ def test_a_busy_gpu_is_waited_for_no_longer_than_the_caller_allows_and_its_claim
             waiting = workers.submit(node.state.prepare, REFERENCE, within_s=0.05)
             with pytest.raises(TemporaryError, match=f"{device_name(0)} is busy with another claim"):
                 waiting.result(20)
-    found = node.checkpoints.load(REFERENCE.uid)
+    found = node.node_claims.of(REFERENCE.uid)
     assert isinstance(found, Checkpoint)
     assert (found.state, found.in_use) == (State.STARTED, False)
     node.state.prepare(REFERENCE)

@@ -220,7 +220,7 @@ def test_a_refused_deactivation_is_settled_by_what_is_active_whatever_its_code(n
     node.manager.fails = {}
     unprepare(node, stays)
     assert active(node) == []
-    assert node.node.checkpoints.load_all() == ((), ())
+    assert node.node.node_claims.by_boot() == ((), (), ())
     assert partitions_kept(node) == []
 
 
@@ -231,7 +231,7 @@ def test_a_change_that_is_made_and_then_refused_leaves_no_partition_behind(node:
     with pytest.raises(TemporaryError, match=f"fmActivateFabricPartition says {code}"):
         prepare(node, claim)
     assert active(node) == []
-    assert node.node.checkpoints.load_all() == ((), ())
+    assert node.node.node_claims.by_boot() == ((), (), ())
     node.manager.fails_after = {"fmDeactivateFabricPartition": code}
     prepare(node, claim)
     unprepare(node, claim)
@@ -282,7 +282,7 @@ def test_a_refusal_of_any_kind_leaves_nothing_behind(node: FabricNode, code: int
     claim = node.vfio_of("a", 1, 3)
     with pytest.raises(TemporaryError, match=f"says {code}"):
         prepare(node, claim)
-    assert node.node.checkpoints.load(reference_to(claim).uid) is None
+    assert node.node.node_claims.of(reference_to(claim).uid) is None
     assert node.drivers_of(0)[0] == "nvidia"
     node.manager.fails = {}
     prepare(node, claim)
@@ -296,7 +296,7 @@ def test_an_activation_that_comes_late_is_ended_all_the_same(node: FabricNode) -
         prepare(node, claim)
     node.port.read()  # what is pending comes now, if it still may
     assert active(node) == []
-    assert node.node.checkpoints.load(reference_to(claim).uid) is None
+    assert node.node.node_claims.of(reference_to(claim).uid) is None
 
 
 def test_a_deactivation_without_an_answer_holds_the_gpus(node: FabricNode) -> None:
@@ -346,7 +346,7 @@ def test_in_its_mode_for_vgpus_it_refuses_and_nothing_stays(node: FabricNode) ->
     claim = node.whole_of("a", 1, 3)
     with pytest.raises(TemporaryError, match="fmActivateFabricPartition says -3"):
         prepare(node, claim)
-    assert node.node.checkpoints.load(reference_to(claim).uid) is None
+    assert node.node.node_claims.of(reference_to(claim).uid) is None
 
 
 def test_partitions_that_cannot_be_activated_are_not_offered(node: FabricNode) -> None:

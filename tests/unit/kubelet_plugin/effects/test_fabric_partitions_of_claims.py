@@ -62,7 +62,7 @@ def check(node: FabricNode, foreign: Sequence[int] = (), *, is_forgotten: bool =
     active = node.manager.active
     journal = {
         int(effect.parameters[PARTITION])
-        for checkpoint in node.node.checkpoints.load_by_boot()[0]
+        for checkpoint in node.node.node_claims.current()
         for effect in checkpoint.prepared.effects
         if effect.kind == FABRIC_PARTITION and STATE in (effect.outcome or {})
     }
@@ -179,7 +179,7 @@ class Walk:
             manager.active.remove(self.foreign.pop())
             return
         number = self.chance.choice(sorted(HGX_H100))
-        if manager.life != RUNNING or self.is_forgotten or manager.pending or self.node.node.checkpoints.load_all()[0]:
+        if manager.life != RUNNING or self.is_forgotten or manager.pending or self.node.node.node_claims.current():
             return
         if not manager.active:
             manager.active.append(number)
@@ -228,7 +228,7 @@ class Walk:
         assert node.manager.life != WAITING
         assert (node.manager.active, node.manager.pending) == ([], [])
         assert {node.drivers_of(ordinal)[0] for ordinal in range(8)} == {"nvidia"}
-        assert node.node.checkpoints.load_all() == ((), ())
+        assert node.node.node_claims.by_boot() == ((), (), ())
 
 
 def walk(node: FabricNode, seed: int, steps: int = 20) -> Walk:

@@ -103,12 +103,11 @@ class Ground:
         if self.folder.exists():
             self.node.checkpoint_files.remove_half_written()
         self.follower = PodLimits(
-            checkpoints=self.node.checkpoints,
+            claims=self.node.node_claims,
             effects=self.node.effects,
             pods=self.pods,
             pods_of=self.node.reporter.users_of,
             cgroups=cgroups,
-            lock=self.node.lock,
             tell=self._tell,
             clock=self.node.clock,
         )
@@ -134,8 +133,8 @@ class Ground:
 
     def follow(self) -> None:
         """What PodDevicesReporter does after each change."""
-        with self.node.lock.hold():
-            self.follower.follow(self.node.checkpoints.prepared())
+        with self.node.node_claims.hold():
+            self.follower.follow(self.node.node_claims.prepared())
 
     def look(self) -> bool:
         """Look, once PodDevicesReporter has found out whose claims these are."""
@@ -268,7 +267,7 @@ def test_a_pod_that_the_watch_does_not_show_yet_keeps_its_limit(tmp_path: Path) 
     assert ground.limits() == {"a": 10, "b": 10}
     ground.tree.remove("a-uid")
     assert ground.look()
-    assert [str(effect.parameters["pod_uid"]) for effect in ground.node.checkpoints.prepared()[0].effects] == ["b-uid"]
+    assert [str(effect.parameters["pod_uid"]) for effect in ground.node.node_claims.prepared()[0].effects] == ["b-uid"]
 
 
 def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
@@ -369,7 +368,7 @@ def test_what_the_driver_cannot_is_refused_by_name_unless_the_config_allows_it(t
         ground.prepare(0)
     ground.prepare(1)
     ground.unprepare(1)
-    assert ground.node.checkpoints.load_all() == ((), ())
+    assert ground.node.node_claims.by_boot() == ((), (), ())
 
 
 def test_an_old_driver_cgroup_v1_and_kubelet_without_pod_cgroups_are_refused_by_name(tmp_path: Path) -> None:
@@ -392,7 +391,7 @@ def test_a_gpu_that_is_lost_and_a_cgroup_that_is_gone_keep_nobody_from_ending(tm
     ground.tree.remove("a-uid")
     ground.limiter.gpus.clear()
     ground.unprepare()
-    assert ground.node.checkpoints.load_all() == ((), ())
+    assert ground.node.node_claims.by_boot() == ((), (), ())
 
 
 def test_what_an_earlier_boot_limited_is_forgotten(tmp_path: Path) -> None:
@@ -471,7 +470,7 @@ def test_whatever_comes_and_goes_and_is_killed_each_pod_has_what_its_claims_have
                 work(place)
                 if rng.random() < 0.3:
                     ground.look()
-                holds = {name.claim.name for name in ground.node.checkpoints.prepared()}
+                holds = {name.claim.name for name in ground.node.node_claims.prepared()}
                 least = sum(int(name[1:]) + 1 for name in holds)
                 assert all(ground.limits()[pod] >= least for pod in "ab" if holds)
         except StopError:

@@ -54,7 +54,7 @@ def test_a_claim_gets_the_mig_device_that_was_made_for_it_by_its_nodes_and_uuid(
     assert claims.done()[0].devices == (device,)
     claims.node.state.unprepare(reference_to(claim))
     assert claims.mig.hardware.layout(0) == []
-    assert claims.node.checkpoints.load(reference_to(claim).uid) is None
+    assert claims.node.node_claims.of(reference_to(claim).uid) is None
 
 
 def test_a_claim_of_several_devices_gets_all_or_none(claims: Claims) -> None:
@@ -155,7 +155,7 @@ def test_a_claim_that_ends_while_the_driver_is_released_is_unprepared(claims: Cl
     claims.mig.is_read = is_read
     for claim in (part, whole):
         claims.node.state.unprepare(reference_to(claim))
-        assert claims.node.checkpoints.load(reference_to(claim).uid) is None
+        assert claims.node.node_claims.of(reference_to(claim).uid) is None
     assert not claims.mig.library.is_open
     assert claims.mig.hardware.layout(0) == [("1g.10gb", 0, 1)], "nothing was asked of the driver"
 
@@ -222,13 +222,13 @@ def test_no_container_is_started_with_the_nodes_of_a_device_that_is_gone(claims:
     loaded_anew(claims, claim)
     claims.node.recovery.follow_devices()
     claims.node.state.unprepare(reference_to(claim))
-    assert claims.node.checkpoints.load_all() == ((), ())
+    assert claims.node.node_claims.by_boot() == ((), (), ())
 
 
 def read_truly(claims: Claims) -> None:
     """Read which devices of claims are not there."""
     there = {u for gpu in claims.mig.hardware.gpus for i in gpu.instances.values() for u in i.compute.values()}
-    checkpoints, _ = claims.node.checkpoints.load_all()
+    checkpoints = claims.node.node_claims.current()
     devices = [device for checkpoint in checkpoints for device in checkpoint.prepared.devices if device.access_minors]
     gone = {device.device: device.uuid for device in devices if device.uuid not in there}
     claims.read(dataclasses.replace(claims.pool, vanished=gone))
@@ -367,7 +367,7 @@ def run_sequence(folder: Path, seed: int) -> None:
             claims.node.state.unprepare(reference_to(claim))
         for ordinal in (0, 1):
             assert mig.hardware.layout(ordinal) == strangers[ordinal], "an orphan is left, or a stranger's is gone"
-        assert claims.node.checkpoints.load_all() == ((), ())
+        assert claims.node.node_claims.by_boot() == ((), (), ())
 
 
 @pytest.mark.parametrize("seed", sampled(range(1_000), 10, 80))

@@ -266,7 +266,7 @@ def test_a_supervisor_that_is_away_is_waited_for_and_the_next_call_goes_on(node:
     assert SPEC not in gone.files()
     node.settle()
     gone.state.unprepare(reference_to(claim))
-    assert gone.checkpoints.load(reference_to(claim).uid) is None
+    assert gone.node_claims.of(reference_to(claim).uid) is None
 
 
 @pytest.mark.parametrize("node", [3], indirect=True)

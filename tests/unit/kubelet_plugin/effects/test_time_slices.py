@@ -74,16 +74,14 @@ def unclaimed(node: PluginNode, slices: FakeTimeSlices) -> UnclaimedTimeSlices:
     return UnclaimedTimeSlices(
         records=records,
         before=TimeSlicesBefore(slices, records),
-        checkpoints=node.checkpoints,
-        files=node.claim_files,
+        claims=node.node_claims,
         gpu_lock=lambda gpu: node.gpu_locks.setdefault(gpu, ThreadLock()),
-        lock=node.lock,
     )
 
 
 def break_checkpoint(node: PluginNode, claim: ResourceClaim) -> None:
     (node.folder / "claims" / f"{reference_to(claim).uid}.json").write_bytes(b"rubbish")
-    node.checkpoints.look_at_each()
+    node.node_claims.look_at_each()
 
 
 def on_gpu(interval: TimeSliceInterval) -> FakeTimeSlices:
@@ -163,7 +161,7 @@ def test_the_interval_stays_while_a_claim_whose_checkpoint_was_lost_has_a_spec(t
     node = plugin(tmp_path, slices, claim)
     node.state.prepare(reference_to(claim))
     (node.folder / "claims" / f"{reference_to(claim).uid}.json").unlink()
-    node.checkpoints.look_at_each()
+    node.node_claims.look_at_each()
     left = unclaimed(node, slices)
     assert (left.restore(), slices.intervals[GPU]) == (0, LONG)
     assert node.recovery.drop_stray_spec(reference_to(claim).uid)
@@ -242,10 +240,10 @@ def test_what_the_driver_cannot_is_refused_by_name_unless_the_config_allows_it(t
     node = plugin(tmp_path, slices, required, allowed)
     with pytest.raises(PermanentError, match=f"TimeSlicing for {device_name(0)}: this product has no time slices"):
         node.state.prepare(reference_to(required))
-    assert node.checkpoints.load(reference_to(required).uid) is None
+    assert node.node_claims.of(reference_to(required).uid) is None
     node.state.prepare(reference_to(allowed))
     node.state.unprepare(reference_to(allowed))
-    assert node.checkpoints.load(reference_to(allowed).uid) is None
+    assert node.node_claims.of(reference_to(allowed).uid) is None
 
 
 def test_a_gpu_that_is_lost_keeps_nobody_from_ending(tmp_path: Path) -> None:
@@ -254,7 +252,7 @@ def test_a_gpu_that_is_lost_keeps_nobody_from_ending(tmp_path: Path) -> None:
     node.state.prepare(reference_to(claim))
     del slices.intervals[GPU]
     node.state.unprepare(reference_to(claim))
-    assert node.checkpoints.load(reference_to(claim).uid) is None
+    assert node.node_claims.of(reference_to(claim).uid) is None
 
 
 def test_after_a_reboot_or_a_reload_of_the_driver_its_default_stays(tmp_path: Path) -> None:
@@ -346,6 +344,6 @@ def test_whatever_is_prepared_in_whichever_order_and_killed_the_interval_is_that
 
 
 def _holds(node: PluginNode, slices: FakeTimeSlices) -> None:
-    prepared = node.checkpoints.prepared()
+    prepared = node.node_claims.prepared()
     wanted = {str(effect.parameters["interval"]) for claim in prepared for effect in claim.effects}
     assert wanted in ({slices.intervals[GPU].value}, set())

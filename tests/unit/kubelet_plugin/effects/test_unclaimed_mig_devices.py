@@ -52,8 +52,8 @@ def test_a_mig_device_whose_claim_ended_with_a_broken_checkpoint_is_destroyed_an
     checkpoint = claims.folder / "claims" / f"{reference_to(lost).uid}.json"
     data = checkpoint.read_bytes()
     checkpoint.unlink()
-    claims.node.checkpoints.look_at_each()
-    claims.node.claim_files.remove_spec(reference_to(lost).uid)
+    claims.node.node_claims.look_at_each()
+    claims.node.node_claims.remove_spec(reference_to(lost).uid)
     assert (claims.sweep(), claims.mig.hardware.layout(0)) == (0, before), "it is lost, and its pod may run"
     checkpoint.write_bytes(data)
     claims.break_checkpoint(lost)

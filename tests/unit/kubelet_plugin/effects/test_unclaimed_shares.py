@@ -86,9 +86,7 @@ class Ground:
             means={MPS_SHARE: means},
             withdraw_shares=self._withdraw,
         )
-        self.unclaimed = UnclaimedShares(
-            requests, self.node.checkpoints, self.node.claim_files.is_without_spec, self.node.lock
-        )
+        self.unclaimed = UnclaimedShares(requests, self.node.node_claims)
 
     def _withdraw(self) -> int:
         return self.unclaimed.withdraw()
@@ -154,10 +152,10 @@ def test_a_share_of_another_driver_stays_for_its_containers(ground: Ground) -> N
 
 
 def test_a_share_that_is_still_being_made_stays(ground: Ground) -> None:
-    ground.node.checkpoints.look_at_each()
-    checkpoint = ground.node.checkpoints.load(reference_to(ground.one).uid)
-    ground.node.checkpoints.begin_again(checkpoint)  # type: ignore[arg-type]
-    ground.node.claim_files.remove_spec(reference_to(ground.one).uid)
+    ground.node.node_claims.look_at_each()
+    checkpoint = ground.node.node_claims.of(reference_to(ground.one).uid)
+    ground.node.node_claims.begin_again(checkpoint)  # type: ignore[arg-type]
+    ground.node.node_claims.remove_spec(reference_to(ground.one).uid)
     assert ground.unclaimed.withdraw() == 0
 
 

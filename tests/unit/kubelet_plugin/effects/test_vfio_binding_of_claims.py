@@ -63,7 +63,7 @@ def test_a_gpu_is_bound_when_a_claim_gets_it_and_back_when_that_ends(node: VfioN
     prepare(node, claim)
     unprepare(node, claim)
     assert [node.drivers_of(0), node.drivers_of(1)] == [HOST, HOST]
-    assert node.node.checkpoints.load(reference_to(claim).uid) is None
+    assert node.node.node_claims.of(reference_to(claim).uid) is None
 
 
 def test_the_gpu_driver_is_let_go_of_once_for_all_gpus_of_a_claim(node: VfioNode) -> None:
@@ -86,7 +86,7 @@ def test_a_gpu_that_cannot_be_given_back_keeps_no_other_from_it(node: VfioNode, 
         unprepare(node, claim)
     assert (node.bus.driver_of(address), node.drivers_of(1 - stays)) == ("vfio-pci", HOST)
     assert node.moved == 2, "NVML is opened anew for the one"
-    (checkpoint,) = node.node.checkpoints.load_all()[0]
+    (checkpoint,) = node.node.node_claims.current()
     assert [str(effect.parameters["address"]) for effect in checkpoint.prepared.effects] == [address]
     node.bus.close(address)
     unprepare(node, claim)
@@ -158,7 +158,7 @@ def test_of_several_gpus_all_are_bound_or_none(node: VfioNode) -> None:
     with pytest.raises(TemporaryError, match=f"{node.addresses[1]} is open in python"):
         prepare(node, claim)
     assert [node.drivers_of(0), node.drivers_of(1)] == [HOST, HOST]
-    assert node.node.checkpoints.load(reference_to(claim).uid) is None
+    assert node.node.node_claims.of(reference_to(claim).uid) is None
 
 
 def test_an_unbind_that_hangs_holds_the_gpu_until_the_process_ends(node: VfioNode) -> None:
@@ -338,7 +338,7 @@ class Walk:
                 wanted = MACHINE if kinds == {"vfio"} else HOST
                 assert self.node.drivers_of(ordinal) == wanted, f"{address} is had {kinds}"
             if self.node.drivers_of(ordinal) != HOST:
-                journaled = {e.device for c in self.node.node.checkpoints.load_by_boot()[0] for e in c.prepared.effects}
+                journaled = {e.device for c in self.node.node.node_claims.current() for e in c.prepared.effects}
                 recorded = self.node.bound.addresses() if self.breaks else ()
                 known = {*journaled, *map(passthrough_device_name, recorded)}
                 assert passthrough_device_name(address) in known, f"{address} is not as it was, and no file says so"
@@ -353,7 +353,7 @@ class Walk:
             self.node.unclaimed.give_back()
         assert [self.node.drivers_of(0), self.node.drivers_of(1)] == [HOST, HOST]
         assert [self.node.mig.hardware.layout(ordinal) for ordinal in range(2)] == [[], []]
-        assert self.node.node.checkpoints.load_all() == ((), ())
+        assert self.node.node.node_claims.by_boot() == ((), (), ())
 
 
 def _kinds(devices: Sequence[Any], address: str) -> Iterator[str]:

@@ -41,11 +41,8 @@ class Users:
     has_prepared: str | None = None
     has_allocated: str | None = None
 
-    def prepared(self, _gpu: DeviceName) -> str | None:
+    def holding(self, _gpu: DeviceName) -> str | None:
         return self.has_prepared
-
-    def holding(self, gpu: DeviceName) -> str | None:
-        return self.prepared(gpu)
 
     def allocated(self, _gpu: DeviceName) -> str | None:
         return self.has_allocated

@@ -97,11 +97,8 @@ class Node:
     def _withhold(self, gpus: Collection[str]) -> None:
         self.withheld = set(gpus)
 
-    def prepared(self, gpu: DeviceName) -> str | None:
-        return self._claim_of(gpu, is_prepared=True)
-
     def holding(self, gpu: DeviceName) -> str | None:
-        return self.prepared(gpu)
+        return self._claim_of(gpu, is_prepared=True)
 
     def allocated(self, gpu: DeviceName) -> str | None:
         return self._claim_of(gpu, is_prepared=False)
@@ -516,9 +513,9 @@ def test_the_search_finds_a_plugin_that_does_not_ask_who_has_a_vgpu(tmp_path: Pa
 
 def nobody() -> Any:
     class Nobody:
-        def prepared(self, _gpu: DeviceName) -> None:
+        def holding(self, _gpu: DeviceName) -> None:
             return None
 
-        holding = allocated = prepared
+        allocated = holding
 
     return Nobody()

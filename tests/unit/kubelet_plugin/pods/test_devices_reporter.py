@@ -146,7 +146,7 @@ def test_after_a_restart_it_is_said_when_all_who_use_a_claim_are_known(tmp_path:
     restarted.claims.put(SHARED)
 
     def known() -> tuple[bool, list[str]]:
-        (prepared,) = restarted.checkpoints.prepared()
+        (prepared,) = restarted.node_claims.prepared()
         return restarted.reporter.users_known, [pod.metadata.name for pod in restarted.reporter.users_of(prepared)]
 
     assert known() == (False, ["pod"])

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -8,8 +8,6 @@ import pytest
 
 from dracaena.api.names import DeviceName, PoolName
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken
-from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from support.plugin import (
     DRIVER,
@@ -21,7 +19,6 @@ from support.plugin import (
     device_name,
     make_claim,
     make_pod,
-    prepared_claim,
     reference_to,
 )
 
@@ -35,21 +32,14 @@ class Node:
     def __init__(self, folder: Path, claims: Mapping[str, ResourceClaim], pods: FakePods) -> None:
         self.claims = claims
         self.asked: list[str] = []
-        self.salvaged: tuple[PreparedDevice, ...] = ()
         self.plugin = PluginNode(folder, FakeClaims(*claims.values()))
         self.users = GpuUsers(
             driver=DRIVER,
             pool=PoolName(NODE),
-            checkpoints=self.plugin.checkpoints,
-            unsure=self._unsure,
+            claims=self.plugin.node_claims,
             pods=pods,
             find_claim=self._find,
-            lock=self.plugin.lock,
         )
-
-    def _unsure(self) -> Iterator[tuple[Broken, PreparedClaim]]:
-        for broken in self.plugin.checkpoints.load_all()[1]:
-            yield broken, PreparedClaim(ClaimReference("", "", broken.uid), self.salvaged)
 
     def _find(self, namespace: str, name: str) -> ResourceClaim | None:
         assert namespace == "default"
@@ -73,13 +63,12 @@ def claim_anew(device: str) -> ResourceClaim:
 def test_a_prepared_claim_has_its_gpu_and_no_other(tmp_path: Path) -> None:
     claim = make_claim("claim", (0,))
     node = Node(tmp_path, {"claim": claim}, FakePods())
-    assert node.users.prepared(GPU) is None
+    assert node.users.holding(GPU) is None
     node.plugin.state.prepare(reference_to(claim))
-    assert node.users.prepared(GPU) == f"claim default/claim (UID claim-uid) has {GPU} or a part of it"
-    assert node.users.holding(GPU) == node.users.prepared(GPU)
-    assert node.users.prepared(OTHER) is None
+    assert node.users.holding(GPU) == f"claim default/claim (UID claim-uid) has {GPU} or a part of it"
+    assert node.users.holding(OTHER) is None
     node.plugin.state.unprepare(reference_to(claim))
-    assert node.users.prepared(GPU) is None
+    assert node.users.holding(GPU) is None
 
 
 def test_without_a_gpu_the_whole_node_is_meant(tmp_path: Path) -> None:
@@ -97,10 +86,10 @@ def test_all_claims_that_are_waited_for_are_named_up_to_seven(tmp_path: Path) ->
     for claim in reversed(claims[:2]):
         node.plugin.state.prepare(reference_to(claim))
     two = "default/claim-0 (UID claim-0-uid), default/claim-1 (UID claim-1-uid)"
-    assert node.users.prepared(GPU) == f"2 claims have {GPU} or a part of it: {two}"
+    assert node.users.holding(GPU) == f"2 claims have {GPU} or a part of it: {two}"
     for claim in claims[2:]:
         node.plugin.state.prepare(reference_to(claim))
-    text = node.users.prepared(GPU)
+    text = node.users.holding(GPU)
     assert text is not None
     assert text.startswith(f"9 claims have {GPU} or a part of it: {two}, ")
     assert text.endswith("default/claim-6 (UID claim-6-uid) and 2 more")
@@ -110,7 +99,7 @@ def test_a_claim_for_admin_access_counts_too(tmp_path: Path) -> None:
     claim = make_claim("claim", (0,), adminAccess=True)
     node = Node(tmp_path, {"claim": claim}, FakePods())
     node.plugin.state.prepare(reference_to(claim))
-    assert node.users.prepared(GPU) is not None
+    assert node.users.holding(GPU) is not None
 
 
 def test_a_broken_checkpoint_of_which_nothing_is_known_may_be_about_any_gpu(tmp_path: Path) -> None:
@@ -118,14 +107,17 @@ def test_a_broken_checkpoint_of_which_nothing_is_known_may_be_about_any_gpu(tmp_
     node = Node(tmp_path, {"claim": claim}, FakePods())
     node.plugin.state.prepare(reference_to(claim))
     (checkpoint,) = tmp_path.rglob("claim-uid.json")
+    (spec,) = (tmp_path / "cdi").iterdir()
+    named = spec.read_bytes()
     checkpoint.write_bytes(b"{")
-    node.plugin.checkpoints.look_at_each()
-    text = node.users.prepared(GPU)
+    spec.unlink()
+    node.plugin.node_claims.look_at_each()
+    text = node.users.holding(GPU)
     assert text is not None
     assert text.startswith("claim UID claim-uid, whose checkpoint ")
-    assert node.users.prepared(OTHER) is not None
-    node.salvaged = prepared_claim(devices=(1,)).devices
-    assert (node.users.prepared(GPU), node.users.prepared(OTHER) is None) == (None, False)
+    assert node.users.holding(OTHER) is not None
+    spec.write_bytes(named)
+    assert (node.users.holding(GPU) is None, node.users.holding(OTHER)) == (False, None)
 
 
 @pytest.mark.parametrize("device", [GPU, PART])

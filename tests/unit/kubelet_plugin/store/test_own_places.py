@@ -8,38 +8,33 @@ from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.store.own_places import SETTLED_S, OwnPlaces
 from support.clock import FakeClock
 from support.mig_node import instance, mig_node
-from support.plugin import FakeClaims, PluginNode, ThreadLock, prepared_claim
+from support.plugin import FakeClaims, PluginNode, prepared_claim
 
 PLACE = DeviceName("mig-1-1g-10gb-0")
 
 
 def test_what_the_journal_of_a_claim_names_is_ours(tmp_path: Path) -> None:
-    places = OwnPlaces(FakeClock())
-    assert places.names() == frozenset()
     node = PluginNode(tmp_path, FakeClaims())
-    places.follow(node.checkpoints, ThreadLock())
+    places = OwnPlaces(FakeClock(), node.node_claims)
     with mig_node() as mig:
         effect = instance(mig, "1g.10gb", 4)
     claim = prepared_claim()
-    started = node.checkpoints.start(claim)
+    started = node.node_claims.start(claim)
     assert places.names() == frozenset()
-    node.checkpoints.look_at_each()
-    node.checkpoints.journal(started, [effect])
-    node.checkpoints.look_at_each()
+    node.node_claims.journal(started, [effect])
     assert places.names() == {effect.device}
 
 
 def test_a_device_must_be_there_once_it_was_made_and_a_reading_can_show_it(tmp_path: Path) -> None:
     clock = FakeClock()
-    places, node = OwnPlaces(clock), PluginNode(tmp_path, FakeClaims())
-    places.follow(node.checkpoints, ThreadLock())
+    node = PluginNode(tmp_path, FakeClaims())
+    places = OwnPlaces(clock, node.node_claims)
     with mig_node() as mig:
         effect = instance(mig, "1g.10gb", 4)
-    started = node.checkpoints.start(prepared_claim())
+    started = node.node_claims.start(prepared_claim())
     outcomes: list[dict[str, str | int | bool] | None] = [None, {"making": True}, {"making": True, "uuid": "MIG-1"}]
     for outcome, expected in zip(outcomes, (False, False, True), strict=True):
-        node.checkpoints.journal(started, [replace(effect, outcome=outcome)])
-        node.checkpoints.look_at_each()
+        node.node_claims.journal(started, [replace(effect, outcome=outcome)])
         assert (effect.device in places.made()) is expected
     assert places.made() == {effect.device: MadeDevice(str(effect.parameters["gpu"]), "MIG-1")}
     places.touch(effect.device)
@@ -49,22 +44,21 @@ def test_a_device_must_be_there_once_it_was_made_and_a_reading_can_show_it(tmp_p
 
 
 def test_a_device_for_which_its_claim_was_set_aside_is_known_to_be_gone(tmp_path: Path) -> None:
-    places, node = OwnPlaces(FakeClock()), PluginNode(tmp_path, FakeClaims())
-    places.follow(node.checkpoints, ThreadLock())
+    node = PluginNode(tmp_path, FakeClaims())
+    places = OwnPlaces(FakeClock(), node.node_claims)
     with mig_node() as mig:
         effect = replace(instance(mig, "1g.10gb", 4), outcome={"making": True, "uuid": "MIG-1"})
     claim = prepared_claim()
     for index, planned, expected in ((0, True, False), (None, True, True), (None, False, False)):
         device = replace(claim.devices[0], device=effect.device, index=index)
         lost = replace(claim, devices=(device,), effects=(effect,))
-        node.checkpoints.set_aside(lost, "it is gone", planned=planned)
-        node.checkpoints.look_at_each()
+        node.node_claims.set_aside(lost, "it is gone", planned=planned)
         assert places.made()[effect.device].known_gone is expected
 
 
-def test_what_was_touched_a_moment_ago_is_ours_because_a_reading_may_be_older() -> None:
+def test_what_was_touched_a_moment_ago_is_ours_because_a_reading_may_be_older(tmp_path: Path) -> None:
     clock = FakeClock()
-    places = OwnPlaces(clock)
+    places = OwnPlaces(clock, PluginNode(tmp_path, FakeClaims()).node_claims)
     places.touch(PLACE)
     clock.advance(SETTLED_S)
     assert places.names() == {PLACE}

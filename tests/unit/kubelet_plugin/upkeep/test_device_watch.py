@@ -111,7 +111,7 @@ def test_a_claim_that_is_set_aside_says_why_and_what_helps(watched: Watched) -> 
 
 def test_a_claim_whose_mig_device_is_gone_is_told_and_counted(watched: Watched) -> None:
     watched.node.state.prepare(reference_to(CLAIM))
-    (device,) = watched.node.checkpoints.prepared()[0].devices
+    (device,) = watched.node.node_claims.prepared()[0].devices
     there = watched.node.pool
     watched.node.pool = replace(there, vanished={device.device: device.uuid})
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_what_else_is_wrong_with_a_claim_that_has_lost_a_mig_device_is_told_besi
     both = make_claim("both", (0, 1))
     watched.node.claims.put(both)
     watched.node.state.prepare(reference_to(both))
-    lost = next(each for each in watched.node.checkpoints.prepared()[0].devices if each.device == device_name(1))
+    lost = next(each for each in watched.node.node_claims.prepared()[0].devices if each.device == device_name(1))
     watched.renumber()
     watched.node.pool = replace(watched.node.pool, vanished={lost.device: lost.uuid})
     watched.watch.look()

@@ -93,12 +93,11 @@ class Ground:
             self.node.checkpoint_files.remove_half_written()
         self.renewal = EffectRenewal(
             opened=lambda: self.opened,
-            checkpoints=self.node.checkpoints,
+            claims=self.node.node_claims,
             effects=self.node.effects,
             users_known=lambda: self.users_known,
             pods_of=self.node.reporter.users_of,
             pods_now=self.node.reporter.users_now,
-            lock=self.node.lock,
             tell=self._tell,
             clock=self.node.clock,
         )
@@ -315,7 +314,7 @@ def test_killed_at_any_step_the_next_plugin_makes_it_and_nothing_is_left_in_the_
         assert ground.enforced() == (15, LONG), step
         ground.unprepare(1, 0)
         assert ground.enforced() == (None, MEDIUM), step
-        assert ground.node.checkpoints.load_all() == ((), ()), step
+        assert ground.node.node_claims.by_boot() == ((), (), ()), step
         step += 1
     assert step > 8
 

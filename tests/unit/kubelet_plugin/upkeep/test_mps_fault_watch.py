@@ -46,16 +46,16 @@ class Watched:
 
     def prepare(self, name: str) -> None:
         claim = replace(prepared_claim(name, share_id=name), effects=(effect_of(name),))
-        with self.node.lock.hold():
-            self.node.checkpoints.finish(self.node.checkpoints.start(claim))
+        with self.node.node_claims.hold():
+            self.node.node_claims.finish(self.node.node_claims.start(claim))
 
     def reserve(self, name: str, *pods: str) -> None:
         """Let the API have the claim reserved for these pods."""
         self.node.claims.put(make_claim(name, uid=f"{name}-uid", reserved_for={pod: f"{pod}-uid" for pod in pods}))
 
     def unprepare(self, name: str) -> None:
-        with self.node.lock.hold():
-            self.node.checkpoints.remove(prepared_claim(name).claim.uid)
+        with self.node.node_claims.hold():
+            self.node.node_claims.remove(prepared_claim(name).claim.uid)
 
     def start(self, steps: FileSteps | None = None, boot: str = "boot-1") -> MpsFaultWatch:
         shares = MpsShares(
@@ -69,12 +69,11 @@ class Watched:
         )
         return MpsFaultWatch(
             shares=shares,
-            checkpoints=self.node.checkpoints,
+            claims=self.node.node_claims,
             users_known=lambda: self.users_known,
             pods_of=self.node.reporter.users_now,
             files=DocumentFolder(self.node.folder, steps=steps),
             tell=self.tell,
-            lock=self.node.lock,
             clock=self.node.clock,
         )
 

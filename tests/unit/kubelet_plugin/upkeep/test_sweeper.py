@@ -320,7 +320,7 @@ def test_a_node_that_lost_all_checkpoints_reads_each_claim_a_few_times(
         damage(tmp_path / "claims" / f"{claim.metadata.uid}.json")
     node.claims.reads = 0
     node.sweeper.sweep()
-    assert len(node.checkpoints.prepared()) == len(claims)
+    assert len(node.node_claims.prepared()) == len(claims)
     assert node.claims.reads <= 3 * len(claims)
 
 
@@ -369,9 +369,9 @@ def test_a_claim_whose_checkpoint_was_lost_is_not_taken_back_once_it_is_prepared
 
 def test_half_a_preparation_of_a_claim_that_is_gone_is_taken_back_at_once(tmp_path: Path) -> None:
     node = prepared_node(tmp_path)
-    prepared = node.checkpoints.prepared()[0]
-    node.checkpoints.discard(prepared.claim.uid)
-    node.checkpoints.start(prepared)
+    prepared = node.node_claims.prepared()[0]
+    node.node_claims.discard(prepared.claim.uid)
+    node.node_claims.start(prepared)
     assert json.loads(node.files()[CHECKPOINT])["checkpoint"]["state"] == "started"
     node.claims.by_key.clear()
     node.sweeper.sweep()

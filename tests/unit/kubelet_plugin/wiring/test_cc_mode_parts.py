@@ -29,7 +29,7 @@ def test_a_change_is_on_the_disk_with_its_name_before_the_first_gpu_is_touched(
     node: Any = SimpleNamespace(
         settings=PluginSettings(node_name="n1", cc_mode_tool="/opt/tools/nvidia_gpu_tools.py"),
         paths=SimpleNamespace(checkpoints=tmp_path / "checkpoints"),
-        call_lock=OpenLock(),
+        claims=OpenLock(),
     )
     journals = cc_mode_journals(node)
     assert journals is not None

@@ -14,7 +14,7 @@ from dracaena.kubelet_plugin.node.section import LAST_SECTION
 from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.kubelet_plugin.store.checkpoints import BOOT_MARK
+from dracaena.kubelet_plugin.store.claims import BOOT_MARK
 from dracaena.kubelet_plugin.upkeep import mps_fault_watch
 from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
 from support.plugin import DRIVER

@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
-from dracaena.api.errors import BadInputError, TemporaryError
+from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Machine
-from dracaena.host.adapters.files.lock import CallLock, GpuLocks
+from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.node.live_machine import FABRIC_S, REREAD_S, LiveMachine, as_read
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.wiring.fabric_means import LOCK, fabric_partitions, with_missing_setting
 from dracaena.kubelet_plugin.wiring.from_settings import recorded_machine
 from dracaena.process.clock import SystemClock
@@ -29,6 +28,7 @@ from support.clock import FakeClock
 from support.fake_fabric_manager import DOWN, FakeFabricManager, load, save
 from support.machines import plain_machine
 from support.passthrough import NO_GPUS
+from support.plugin import node_claims
 
 
 class Source:
@@ -61,22 +61,13 @@ def file(tmp_path: Path) -> Path:
 
 def played(file: Path, folder: Path) -> FabricPartitions:
     program = (sys.executable, "-P", fake_fabric_manager.__file__, str(file))
-    made = FabricPartitions(
+    return FabricPartitions(
         FabricManagerLibrary("/run/fm.sock", library="played", program=program, change_s=30.0, talk_s=30.0),
         GpuLocks(folder / "locks", SystemClock()).of(LOCK),
         DocumentFolder(folder / "fabric", synced=False),
-        "boot-1",
+        node_claims(folder),
         SystemClock(),
     )
-    follow(made, folder)
-    return made
-
-
-def follow(partitions: FabricPartitions, folder: Path) -> None:
-    checkpoints = Checkpoints(
-        DocumentFolder(folder / "claims", synced=False), DocumentFolder(folder, synced=False), "boot-1", lambda: 0
-    )
-    partitions.follow(checkpoints, CallLock(folder / "call.lock", SystemClock()))
 
 
 def change(file: Path, work: Callable[[FakeFabricManager], None]) -> None:
@@ -123,11 +114,9 @@ def test_files_of_the_host_are_those_that_this_process_sees(tmp_path: Path) -> N
             settings=PluginSettings(node_name="n", driver_root_mount=str(seen), **settings),
             paths=SimpleNamespace(gpu_locks=tmp_path / "locks", fabric=tmp_path / "fabric"),
             clock=SystemClock(),
+            claims=node_claims(tmp_path),
         )
         partitions = fabric_partitions(node)
-        with pytest.raises(TemporaryError, match="checkpoints of this node are not known yet"):
-            partitions.read(Source().read_all())  # it would be told that nothing is active
-        follow(partitions, tmp_path)
         (trouble,) = partitions.read(Source().read_all()).troubles
         return trouble.text
 

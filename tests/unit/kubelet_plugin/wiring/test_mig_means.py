@@ -17,7 +17,7 @@ from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effec
 from dracaena.kubelet_plugin.store.own_places import OwnPlaces
 from dracaena.kubelet_plugin.wiring.mig_means import mig_means
 from support.clock import FakeClock
-from support.plugin import ThreadLock
+from support.plugin import ThreadLock, node_claims
 
 H100 = read_machine("h100-x1")
 GPU = H100.gpus[0].uuid
@@ -29,7 +29,7 @@ def instances(folder: Path) -> MigInstances:
     """As a process of the plugin on the recorded machine has it."""
     pool = node_pool(H100, "gpu.dracaena.dev", PoolName("node-1"))
     records = MigDeviceRecords(DocumentFolder(folder, synced=False), ThreadLock(), "boot-1", lambda _effect: None)
-    means = mig_means(folder, None, None, lambda: pool, OwnPlaces(FakeClock()), records)
+    means = mig_means(folder, None, None, lambda: pool, OwnPlaces(FakeClock(), node_claims(folder)), records)
     assert isinstance(means[MIG_OFF], WholeGpus)
     found = means[MIG_INSTANCE]
     assert isinstance(found, MigInstances)

@@ -1,0 +1,459 @@
+"""Who has what on this node: the checkpoints and CDI specs of its claims, behind the one lock that orders all changes.
+
+The files are the state, one checkpoint and one spec for each claim. Where GPUs are divided or shared a node may have
+hundreds of claims, and reading them all takes longer than preparing one, so what was read is kept. Two instances of the
+plugin share the folders during an upgrade. The first question of each hold of the lock therefore checks whether a
+folder still has the mark that it had when it was last read; if not, it compares the stamp of each checkpoint and reads
+those that changed, or lists the specs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import ClaimUid, DeviceName
+from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock, StampedStore
+from dracaena.kubelet_plugin.prepare.cdi.devices import devices_in_spec
+from dracaena.kubelet_plugin.prepare.cdi.spec import spec_file_name
+from dracaena.kubelet_plugin.prepare.effects import Effect, is_among, journaled
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import (
+    SUFFIX,
+    Broken,
+    Checkpoint,
+    State,
+    decode_checkpoint,
+    encode_checkpoint,
+    file_name,
+)
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice
+
+BOOT_MARK: Final = "boot-id"
+"""File that names the boot in which an instance of the plugin last started."""
+
+MOST_NAMED: Final = 7
+"""Most claims that are named: as many as a GPU has MIG devices. There may be more shares."""
+
+ByBoot = tuple[tuple[Checkpoint, ...], tuple[Checkpoint, ...], tuple[Broken, ...]]
+"""Checkpoints of this boot, of earlier ones, and those that cannot be trusted."""
+
+IsOf = Callable[[PreparedDevice, DeviceName], bool]
+"""Whether a device is a GPU or a part of it."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+log = structlog.get_logger()
+
+
+def is_of_gpu(device: PreparedDevice, gpu: DeviceName) -> bool:
+    """Whether a device is the whole GPU or a part of it."""
+    return device.physical_gpu == gpu
+
+
+class _Seen:
+    """Whether a folder is as it was last seen."""
+
+    def __init__(self, files: StampedStore) -> None:
+        self._files = files
+        self._mark: Hashable | None = None  # None: look again
+        self.is_checked = False
+        """Whether the mark, or none, was checked in this hold of the lock: nobody else changes anything meanwhile."""
+
+    def holds(self) -> bool:
+        """Return whether nothing has changed."""
+        if not self.is_checked:
+            self.is_checked = self._mark is not None and self._files.mark() == self._mark
+        return self.is_checked
+
+    def note(self) -> None:
+        """Note that the folder was just seen, or changed by us."""
+        self._mark, self.is_checked = self._files.set_mark(), True
+
+    def doubt(self) -> bool:
+        """Return whether nothing has changed so far. From now on that is unknown until note(), as if the next change
+        failed.
+        """
+        held = self.holds()
+        self._mark, self.is_checked = None, False
+        return held
+
+
+def _held(question: Callable[Concatenate[NodeClaims, P], R]) -> Callable[Concatenate[NodeClaims, P], R]:
+    """Have a method take the lock."""
+
+    @functools.wraps(question)
+    def with_lock(claims: NodeClaims, /, *given: P.args, **named: P.kwargs) -> R:
+        with claims.hold():
+            return question(claims, *given, **named)
+
+    return with_lock
+
+
+class NodeClaims:
+    """From any thread. Each question and each change takes the node's lock, and so does nobody else. hold() makes
+    several of them one. All raise DracaenaError, also if the lock cannot be acquired.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        boot_id: str,
+        lock: NodeLock,
+        checkpoints: StampedStore,
+        specs: StampedStore,
+        marks: DocumentStore,
+    ) -> None:
+        """`marks` is for BOOT_MARK, apart from the claims' files."""
+        self.boot_id = boot_id
+        self._driver = driver
+        self._lock = lock
+        self._holder: int | None = None  # the thread that holds the lock
+        self._files = checkpoints
+        self._marks = marks
+        self._kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]] = {}  # in the order of the names
+        self._kept_seen = _Seen(checkpoints)
+        self._sorted: ByBoot | None = None  # this and the next two are derived from _kept
+        self._uids: frozenset[ClaimUid] | None = None
+        self._prepared: tuple[PreparedClaim, ...] | None = None
+        self._specs = specs
+        self._with_spec: frozenset[ClaimUid] = frozenset()
+        self._specs_seen = _Seen(specs)
+        self._around_uid = spec_file_name(driver, ClaimUid("\0")).split("\0")  # in the names of specs
+
+    @contextlib.contextmanager
+    def hold(self, within_s: float | None = None) -> Iterator[None]:
+        """Hold the lock for a block, in which nobody else changes anything; a block within a block is part of it.
+
+        Raises TemporaryError if the lock cannot be acquired in time (None: its default; 0: do not wait).
+        """
+        me = threading.get_ident()
+        if self._holder == me:
+            yield
+            return
+        with self._lock.hold(within_s):
+            self._holder = me
+            self._kept_seen.is_checked = self._specs_seen.is_checked = False
+            try:
+                yield
+            finally:
+                self._holder = None
+
+    @_held
+    def of(self, uid: ClaimUid) -> Checkpoint | Broken | None:
+        """Return the checkpoint of a claim, of whatever boot; None if there is none."""
+        data = self._files.read(file_name(uid))
+        return None if data is None else decode_checkpoint(uid, data)
+
+    def current_of(self, uid: ClaimUid) -> Checkpoint | None:
+        """Return the checkpoint of a claim if it is of this boot and can be trusted."""
+        found = self.of(uid)
+        return found if isinstance(found, Checkpoint) and found.boot_id == self.boot_id else None
+
+    def may_be_in_use(self, uid: ClaimUid) -> bool:
+        """Whether containers may have the claim's devices by its checkpoint; True if that does not say."""
+        found = self.of(uid)
+        return isinstance(found, Broken) or (found is not None and found.boot_id == self.boot_id and found.in_use)
+
+    @_held
+    def was_broken(self, uid: ClaimUid) -> bool:
+        """Whether a checkpoint of this claim broke, and was rebuilt or removed since."""
+        return self._files.read(f"{file_name(uid)}.broken") is not None
+
+    def current(self) -> tuple[Checkpoint, ...]:
+        """Return all checkpoints of this boot, sorted by claim UID; the same object as long as nothing changed.
+
+        Those of an earlier boot are left out: none of its containers runs any more, so they hold nothing. They stay on
+        disk until kubelet prepares or unprepares their claim again.
+        """
+        return self.by_boot()[0]
+
+    def broken(self) -> tuple[Broken, ...]:
+        """Return the checkpoints that cannot be trusted, sorted by claim UID."""
+        return self.by_boot()[2]
+
+    @_held
+    def by_boot(self) -> ByBoot:
+        """Return the checkpoints of this boot, those of earlier ones, and those that cannot be trusted; each sorted."""
+        if not self._kept_seen.holds():
+            # The stamps are taken before the reads: at worst a file is read once more than needed.
+            stamps = self._files.stamps(SUFFIX)
+            self._keep({name: self._kept_or_read(name, stamp) for name, stamp in stamps.items()})
+        if self._sorted is None:
+            good = [found for _, found in self._kept.values() if isinstance(found, Checkpoint)]
+            now = tuple([found for found in good if found.boot_id == self.boot_id])
+            earlier = () if len(now) == len(good) else tuple(c for c in good if c.boot_id != self.boot_id)
+            broken = tuple([found for _, found in self._kept.values() if isinstance(found, Broken)])
+            self._sorted = (now, earlier, broken)
+        return self._sorted
+
+    @_held
+    def uids(self) -> frozenset[ClaimUid]:
+        """Return the claims that have a checkpoint, whatever it says."""
+        self.by_boot()
+        if self._uids is None:
+            known = (name for name, (_, found) in self._kept.items() if found is not None)
+            self._uids = frozenset([ClaimUid(name.removesuffix(SUFFIX)) for name in known])
+        return self._uids
+
+    @_held
+    def prepared(self) -> tuple[PreparedClaim, ...]:
+        """Return the claims whose containers may have their devices now, sorted by claim UID; the same object as long
+        as nothing changed.
+        """
+        now = self.current()
+        if self._prepared is None:
+            self._prepared = tuple([c.prepared for c in now if c.in_use])
+        return self._prepared
+
+    @_held
+    def unsure(self) -> tuple[tuple[Broken, PreparedClaim], ...]:
+        """Return the claims whose checkpoints broke, and those whose checkpoints are gone while their CDI specs are
+        there; each with what it holds according to its spec. Their containers may run.
+
+        One whose spec is gone too, or cannot be read, is without devices. A spec that names none is of no claim.
+        """
+        found = [(each, self._salvage_if_read(each) or _nothing_known(each)) for each in self.by_boot()[2]]
+        for uid in sorted(self.with_spec() - self.uids()):
+            gone = Broken(uid, "is gone")
+            salvaged = self._salvage_if_read(gone)
+            if salvaged is None or salvaged.devices:
+                found.append((gone, salvaged or _nothing_known(gone)))
+        return tuple(found)
+
+    @_held
+    def salvage(self, broken: Broken) -> PreparedClaim:
+        """Return what a claim with a broken checkpoint holds according to its CDI spec; no devices if it has none.
+
+        The nodes in the spec may belong to another device by now, so all of them also count as former ones.
+        """
+        spec = self._specs.read(spec_file_name(self._driver, broken.uid))
+        devices = () if spec is None else devices_in_spec(spec, broken.uid)
+        return PreparedClaim(ClaimReference("", "", broken.uid), devices, former=devices)
+
+    @_held
+    def who_has(self, gpu: DeviceName | None, is_of: IsOf = is_of_gpu) -> str | None:
+        """Return which claims have something of a GPU here, or of any GPU if it is None; None if no claim has.
+
+        A claim for admin access counts too: it would lose its device nodes. A claim of which nothing is known may have
+        any GPU. Outside hold() the answer may be outdated a moment later.
+        """
+        found = [each.prepared.claim for each in self.current() if gpu is None or _has(each.prepared, gpu, is_of)]
+        if found:
+            return have_in_words(found, gpu)
+        for each, salvaged in self.unsure():
+            devices = salvaged.devices
+            if gpu is None or not devices or any(is_of(device, gpu) for device in devices):
+                return f"claim UID {each.uid}, whose checkpoint {each.problem}, may have {_gpu_in_words(gpu)}"
+        return None
+
+    def effects(self, *kinds: str) -> Sequence[tuple[Checkpoint, Effect]]:
+        """Return the journaled effects of some kinds, each with its claim's checkpoint, sorted by claim UID."""
+        return [(each, effect) for each in self.current() for effect in each.prepared.effects if effect.kind in kinds]
+
+    def owner(self, effect: Effect) -> ClaimUid | None:
+        """Return the claim that has an effect in its journal, None if none has."""
+        return next((c.prepared.claim.uid for c in self.current() if is_among(effect, c.prepared.effects)), None)
+
+    @_held
+    def with_spec(self) -> frozenset[ClaimUid]:
+        """Return the claims that have a CDI spec."""
+        if not self._specs_seen.holds():
+            head, tail = self._around_uid
+            uid_at = slice(len(head), -len(tail))
+            names = [name for name in self._specs.names(tail) if name.startswith(head)]
+            self._with_spec = frozenset([ClaimUid(name[uid_at]) for name in names if name[uid_at]])
+            self._specs_seen.note()
+        return self._with_spec
+
+    @_held
+    def has_spec(self, uid: ClaimUid) -> bool:
+        """Whether a claim has a CDI spec."""
+        return self._specs.read(spec_file_name(self._driver, uid)) is not None
+
+    @_held
+    def spec_is_seen(self, uid: ClaimUid) -> bool:
+        """Whether there is a CDI spec; a folder that cannot even be read holds none of ours."""
+        try:
+            return self.has_spec(uid)
+        except DracaenaError:
+            return False
+
+    @_held
+    def is_without_spec(self, uid: ClaimUid) -> bool:
+        """Whether there is no CDI spec, of this driver or of another with the same names of files on this node."""
+        end = spec_file_name("", uid)
+        return not any(name.endswith(end) for name in self._specs.names(end))
+
+    @_held
+    def write_spec(self, uid: ClaimUid, spec: bytes) -> None:
+        """Write the CDI spec of a claim: its containers can be started."""
+        seen = self._specs_seen.doubt()
+        self._specs.write(spec_file_name(self._driver, uid), spec)
+        if seen:
+            self._with_spec |= {uid}
+            self._specs_seen.note()
+
+    @_held
+    def remove_spec(self, uid: ClaimUid) -> None:
+        """Remove the CDI spec: no container of the claim can be started until there is one again."""
+        seen = self._specs_seen.doubt()
+        self._specs.remove(spec_file_name(self._driver, uid))
+        if seen:
+            self._with_spec -= {uid}
+            self._specs_seen.note()
+
+    @_held
+    def start(self, prepared: PreparedClaim, *, lost: bool = False) -> Checkpoint:
+        """Record that this claim takes its devices. Keeps the effects of an older checkpoint of this boot.
+
+        A broken file is first copied to `<name>.broken`, then replaced, so that there is a file at every moment.
+        `lost`: its checkpoint is gone, and its containers may run.
+        """
+        anew = self._anew(prepared)
+        answered = anew.answered or lost
+        # Until its effects are made, a claim that was answered must not be brought in line with its devices alone.
+        started = dataclasses.replace(anew, answered=answered, planned=not (answered and anew.prepared.effects))
+        return self._write(started)
+
+    @_held
+    def set_aside(self, prepared: PreparedClaim, reason: str, *, planned: bool) -> Checkpoint:
+        """Record that this claim holds its devices, that none of its containers can be started, and why.
+
+        `planned`: whether its devices and configs are known to be right.
+        """
+        anew = self._anew(prepared)
+        return self._write(dataclasses.replace(anew, answered=True, aside=reason, planned=planned))
+
+    def finish(self, started: Checkpoint) -> None:
+        """Record that the claim is prepared."""
+        self._write(dataclasses.replace(started, state=State.DONE, answered=False, aside=None, planned=True))
+
+    def journal(self, checkpoint: Checkpoint, effects: Sequence[Effect]) -> Checkpoint:
+        """Record which effects of a claim were made, or may have been; everything else stays as it is."""
+        prepared = dataclasses.replace(checkpoint.prepared, effects=tuple(effects))
+        return self._write(dataclasses.replace(checkpoint, prepared=prepared))
+
+    def begin_again(self, checkpoint: Checkpoint) -> None:
+        """Record that a claim is no longer prepared, and holds its devices until its effects are undone."""
+        self._write(dataclasses.replace(checkpoint, state=State.STARTED, answered=False, aside=None))
+
+    @_held
+    def remove(self, uid: ClaimUid) -> None:
+        """Forget a claim. A broken checkpoint stays as `<name>.broken`."""
+        old = self.of(uid)
+        if isinstance(old, Broken):
+            self._keep_broken(old)
+        self.discard(uid)
+
+    @_held
+    def discard(self, uid: ClaimUid) -> None:
+        """Forget a claim, even if its checkpoint is broken."""
+        name = file_name(uid)
+        seen = self._kept_seen.doubt()
+        self._files.remove(name)
+        if seen:
+            self._keep({other: kept for other, kept in self._kept.items() if other != name})
+
+    @_held
+    def enter_boot(self) -> bool:
+        """Record that this boot has begun; return whether what is found here certainly comes from an earlier one.
+
+        It does when an instance starts for the first time in a boot. Without the mark of an earlier boot nothing is
+        certain: the mark of this one may have been lost.
+        """
+        now = f"{self.boot_id}\n".encode()
+        last = self._marks.read(BOOT_MARK)
+        if last == now:
+            return False
+        # Marked first: whatever breaks from now on belongs to this boot, even if nothing is done about the rest.
+        self._marks.write(BOOT_MARK, now)
+        return last is not None
+
+    @_held
+    def look_at_each(self) -> None:
+        """Check every file next time: changing a file in place does not change its folder's mark."""
+        self._kept_seen.doubt()
+        self._specs_seen.doubt()
+
+    def _keep(self, kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]]) -> None:
+        self._kept, self._sorted, self._uids, self._prepared = kept, None, None, None
+        self._kept_seen.note()
+
+    def _kept_or_read(self, name: str, stamp: Hashable) -> tuple[Hashable, Checkpoint | Broken | None]:
+        kept = self._kept.get(name)
+        if kept is not None and kept[0] == stamp:
+            return kept
+        return (stamp, self.of(ClaimUid(name.removesuffix(SUFFIX))))
+
+    def _anew(self, prepared: PreparedClaim) -> Checkpoint:
+        old = self.of(prepared.claim.uid)
+        if isinstance(old, Checkpoint) and old.boot_id == self.boot_id and old.prepared.effects:
+            effects = journaled(old.prepared.effects, prepared.effects)
+            prepared = dataclasses.replace(prepared, effects=effects)
+        started = Checkpoint(State.STARTED, self.boot_id, prepared)
+        if isinstance(old, Checkpoint):
+            in_use = old.in_use and old.boot_id == self.boot_id
+            return dataclasses.replace(started, answered=in_use)
+        if isinstance(old, Broken):
+            self._keep_broken(old)
+            return dataclasses.replace(started, answered=True)
+        return started
+
+    @_held
+    def _write(self, checkpoint: Checkpoint) -> Checkpoint:
+        name = file_name(checkpoint.prepared.claim.uid)
+        seen = self._kept_seen.doubt()
+        self._files.write(name, encode_checkpoint(checkpoint))
+        if seen:
+            # A claim that has only started is not prepared yet, so the cached list of prepared claims stays valid.
+            prepared = None if checkpoint.in_use or name in self._kept else self._prepared
+            kept = {**self._kept, name: (None, checkpoint)}
+            self._keep(kept if name in self._kept else {name: kept[name] for name in sorted(kept)})
+            self._prepared = prepared
+        return checkpoint
+
+    def _keep_broken(self, broken: Broken) -> None:
+        name = file_name(broken.uid)
+        data = self._files.read(name)
+        if data is not None:
+            self._files.write(f"{name}.broken", data)
+        log.error("broken checkpoint set aside", file=f"{name}.broken", problem=broken.problem, claim_uid=broken.uid)
+
+    def _salvage_if_read(self, broken: Broken) -> PreparedClaim | None:
+        """A spec that cannot be read, such as a link in its place, must not keep other claims from their answers."""
+        try:
+            return self.salvage(broken)
+        except DracaenaError as error:
+            log.warning("it is not known what a claim holds", claim_uid=broken.uid, error=str(error))
+            return None
+
+
+def have_in_words(claims: Collection[ClaimReference], gpu: DeviceName | None) -> str:
+    """Return that some claims have something of a GPU, or of any GPU of the node if it is None."""
+    shown = sorted(f"{claim} (UID {claim.uid})" for claim in claims)
+    if len(shown) == 1:
+        return f"claim {shown[0]} has {_gpu_in_words(gpu)}"
+    more = f" and {len(shown) - MOST_NAMED} more" if len(shown) > MOST_NAMED else ""
+    return f"{len(shown)} claims have {_gpu_in_words(gpu)}: {', '.join(shown[:MOST_NAMED])}{more}"
+
+
+def _has(prepared: PreparedClaim, gpu: DeviceName, is_of: IsOf) -> bool:
+    devices = (*prepared.devices, *prepared.former)
+    return any(is_of(device, gpu) for device in devices) or any(effect.gpu == gpu for effect in prepared.effects)
+
+
+def _gpu_in_words(gpu: DeviceName | None) -> str:
+    return "a GPU of this node" if gpu is None else f"{gpu} or a part of it"
+
+
+def _nothing_known(broken: Broken) -> PreparedClaim:
+    return PreparedClaim(ClaimReference("", "", broken.uid), ())
