@@ -272,8 +272,8 @@ def _resourceslices_text(shown: _Shown, driver: str) -> str:
     import yaml
 
     from dracaena.api.resource_objects import ResourceSlice
+    from dracaena.kubelet_plugin.device_kinds.allocatable import slice_specs
     from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
-    from dracaena.kubelet_plugin.discovery.publish.allocatable import slice_specs
 
     roles = GpuRoles(shared=shown.shared)
     specs = slice_specs(shown.machine, driver=driver, node_name=shown.node, tainted=True, roles=roles)

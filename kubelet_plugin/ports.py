@@ -194,6 +194,13 @@ class StampedStore(DocumentStore, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimFailure:
+    """One claim failed; the text goes to kubelet and from there to the pod's Events."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class KubeletView:
     """What kubelet says of itself at one moment."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
@@ -13,6 +12,7 @@ from dracaena.api.errors import DracaenaError, PermanentError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.ports import ClaimFailure
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.process.clock import Clock
 
@@ -25,13 +25,6 @@ MAX_WAIT_S = 30.0
 """Longest wait when a caller allows more time than kubelet does (45 s), so that no worker is tied up for longer."""
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimFailure:
-    """One claim failed; the text goes to kubelet and from there to the pod's Events."""
-
-    error: str
 
 
 class ClaimCalls:

@@ -18,6 +18,7 @@ from dracaena.api.objects import Taint
 from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable, counter_pages
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.confidential import mode_troubles, with_modes_of_guests
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
@@ -28,7 +29,6 @@ from dracaena.kubelet_plugin.discovery.mig.on_demand import (
     taken_by_others,
     vanished,
 )
-from dracaena.kubelet_plugin.discovery.publish.allocatable import allocatable, counter_pages
 from dracaena.kubelet_plugin.discovery.publish.pool import Page
 from dracaena.kubelet_plugin.discovery.publish.sharing import shared_gpus
 from dracaena.kubelet_plugin.discovery.vm.passthrough import divided_by_mig, passthrough_trouble

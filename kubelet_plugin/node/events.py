@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dracaena.api.objects import Node, ObjectMeta, Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.events import EventRecorder, EventType
-from dracaena.kubelet_plugin.node.health_monitor import DeviceHealth, Status
+from dracaena.kubelet_plugin.discovery.health.device_health import DeviceHealth, Status
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 
 _HEALTH_EVENTS: Mapping[Status, tuple[EventType, str]] = {

@@ -6,7 +6,6 @@ health of all GPUs is then reported as unknown.
 
 from __future__ import annotations
 
-import enum
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from dracaena.host.facts.troubles import (
     trouble,
 )
 from dracaena.host.gpu_driver.thread import StoppedError
+from dracaena.kubelet_plugin.discovery.health.device_health import DeviceHealth, Status
 from dracaena.kubelet_plugin.discovery.health.gpu_health import (
     BLOCKING,
     CONFIDENTIAL,
@@ -61,29 +61,7 @@ POLL_S = 15.0
 DEADLINE_S = 30.0
 """Longest that a look may take, for 16 GPUs: slow calls take some 100 ms each."""
 
-STALE_S = 60.0
-"""After this long without news of a device kubelet calls its health unknown: four polls."""
-
 log = structlog.get_logger()
-
-
-class Status(enum.Enum):
-    """Health in kubelet's terms."""
-
-    UNKNOWN = "unknown"
-    HEALTHY = "healthy"
-    UNHEALTHY = "unhealthy"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceHealth:
-    """Health of one device."""
-
-    device: DeviceName
-    status: Status
-    updated_s: int
-    """When the driver last reported on it, in seconds since the epoch; 0: never."""
-    message: str = ""
 
 
 class HealthSource(Protocol):

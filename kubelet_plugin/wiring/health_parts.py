@@ -8,9 +8,10 @@ from functools import partial
 from dracaena.api import limits
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
+from dracaena.kubelet_plugin.discovery.health.device_health import DeviceHealth
 from dracaena.kubelet_plugin.discovery.health.gpu_health import Fault, Rules, taints
 from dracaena.kubelet_plugin.node.devices import NodeDevices
-from dracaena.kubelet_plugin.node.health_monitor import Ask, DeviceHealth, HealthListeners, HealthMonitor, HealthSource
+from dracaena.kubelet_plugin.node.health_monitor import Ask, HealthListeners, HealthMonitor, HealthSource
 from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
 from dracaena.kubelet_plugin.wiring.from_settings import health_rules
 from dracaena.kubelet_plugin.wiring.parts import NodeParts

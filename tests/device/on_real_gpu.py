@@ -28,8 +28,8 @@ from dracaena.host.adapters.nvml.library import NvmlError
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel, find_gpu_driver_files
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.device_kinds.allocatable import slice_specs
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.discovery.publish.allocatable import slice_specs
 from dracaena.kubelet_plugin.discovery.recording import recording
 from dracaena.kubelet_plugin.discovery.topo.nvidia_smi_topo import parse_topo_matrix
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces

@@ -12,7 +12,7 @@ import msgspec
 from dracaena.api.machine import Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from dracaena.kubelet_plugin.discovery.publish.allocatable import allocatable
+from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable
 
 DRIVER: Final = DEFAULT_DRIVER_NAME
 NODES: Final = "/api/v1/nodes"

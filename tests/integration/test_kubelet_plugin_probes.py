@@ -14,7 +14,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import plugin_server
 from dracaena.kubelet_plugin.adapters.kubelet.probes import ProbeServer, socket_problem
 from dracaena.kubelet_plugin.adapters.kubelet.registration import registration_server
-from dracaena.kubelet_plugin.claims.calls import ClaimFailure
+from dracaena.kubelet_plugin.ports import ClaimFailure
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.program import Program
 from dracaena.proto.dra.v1 import api_pb2 as dra

@@ -24,10 +24,11 @@ from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.health.device_health import Status
 from dracaena.kubelet_plugin.discovery.health.gpu_health import Fault, Rules
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.node.health_monitor import EVENTS_S, POLL_S, HealthListeners, HealthMonitor, Status
+from dracaena.kubelet_plugin.node.health_monitor import EVENTS_S, POLL_S, HealthListeners, HealthMonitor
 from dracaena.kubelet_plugin.node.live_machine import POORER_S, LiveMachine
 from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from support.clock import FakeClock

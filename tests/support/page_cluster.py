@@ -12,8 +12,8 @@ from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable, counter_pages, slice_specs
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
-from dracaena.kubelet_plugin.discovery.publish.allocatable import allocatable, counter_pages, slice_specs
 from support.machines import plain_machine
 from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
 from support.vgpus import mediated, with_vgpus

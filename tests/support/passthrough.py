@@ -15,8 +15,8 @@ from dracaena.api.names import PoolName
 from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.api.topology import Topology
+from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable, counter_pages
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
-from dracaena.kubelet_plugin.discovery.publish.allocatable import allocatable, counter_pages
 from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.allocation import pool_slice

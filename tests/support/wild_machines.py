@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from dracaena.api.machine import Gpu, Machine
-from dracaena.kubelet_plugin.discovery.publish.allocatable import allocatable
+from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable
 from support.machines import topologies
 
 WILD_TEXT = st.none() | st.text(max_size=90) | st.sampled_from(["", " ", "\0", "é" * 40, "x" * 65, "a/b", "\ud7ff"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from dracaena.kubelet_plugin.node.health_monitor import STALE_S, DeviceHealth, Status
+from dracaena.kubelet_plugin.discovery.health.device_health import STALE_S, DeviceHealth, Status
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.proto.health.v1 import api_pb2 as v1
 from dracaena.proto.health.v1 import api_pb2_grpc as v1_grpc

@@ -212,7 +212,7 @@ def test_what_we_publish_is_valid() -> None:
     import msgspec
 
     from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
-    from dracaena.kubelet_plugin.discovery.publish.allocatable import slice_specs
+    from dracaena.kubelet_plugin.device_kinds.allocatable import slice_specs
 
     for name in machine_names():
         for spec in slice_specs(read_machine(name), driver="gpu.dracaena.dev", node_name="node-1", tainted=True):

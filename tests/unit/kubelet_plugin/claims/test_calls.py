@@ -6,7 +6,8 @@ import structlog
 
 from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.claims.calls import ClaimCalls, ClaimFailure
+from dracaena.kubelet_plugin.claims.calls import ClaimCalls
+from dracaena.kubelet_plugin.ports import ClaimFailure
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from support.plugin import FakeClaims, PluginNode, make_claim, reference_to
 

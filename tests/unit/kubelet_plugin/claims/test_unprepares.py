@@ -13,9 +13,10 @@ import pytest
 
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.claims.calls import ANSWER_RESERVE_S, MAX_WAIT_S, ClaimCalls, ClaimFailure
+from dracaena.kubelet_plugin.claims.calls import ANSWER_RESERVE_S, MAX_WAIT_S, ClaimCalls
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.claims.unprepares import MAX_WAITING, Unprepares
+from dracaena.kubelet_plugin.ports import ClaimFailure
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from support.clock import FakeClock
 from support.kube import wait_for

@@ -19,9 +19,10 @@ from dracaena.host.facts.troubles import (
     TroubleKind,
 )
 from dracaena.host.gpu_driver.thread import StoppedError
+from dracaena.kubelet_plugin.discovery.health.device_health import DeviceHealth, Status
 from dracaena.kubelet_plugin.discovery.health.gpu_health import CLEAR_POLLS, LASTS_POLLS, Fault, HealthClass, Rules
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.node.health_monitor import POLL_S, DeviceHealth, HealthListeners, HealthMonitor, Status
+from dracaena.kubelet_plugin.node.health_monitor import POLL_S, HealthListeners, HealthMonitor
 from support.clock import FakeClock
 from support.passthrough import passthrough_gpu
 from support.topologies import topology_from_matrix

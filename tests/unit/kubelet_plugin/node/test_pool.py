@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import PoolName, gpu_device_name
-from dracaena.kubelet_plugin.discovery.publish.allocatable import allocatable
+from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable
 from dracaena.kubelet_plugin.node.pool import node_pool, preparable_pages
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.machines import divided_machine

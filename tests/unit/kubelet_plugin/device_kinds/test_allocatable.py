@@ -13,8 +13,8 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import Taint
 from dracaena.api.topology import Topology
+from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable, counter_pages, slice_specs
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
-from dracaena.kubelet_plugin.discovery.publish.allocatable import allocatable, counter_pages, slice_specs
 from support.mig_geometries import divisible_machine
 
 
