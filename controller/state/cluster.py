@@ -212,6 +212,14 @@ class ClusterState:
             for rival in self._rivals_of(claim):
                 self.wake_users_of(rival.key)
 
+    def wake_sharers_of(self, pod: Pod) -> None:
+        """Decide again for pods that share a free claim with a pod that was on a node and has left it: until then they
+        had to go to the same node."""
+        for named in self.records.named_by(pod):
+            record = self.records.claim(named.key or "")
+            if record is not None and not record.is_held:
+                self.wake_users_of(record.key)
+
     def _nodes_of(self, freed: Iterable[DeviceId | Holding]) -> Scope:
         """Return the nodes that freed devices are on; None: any, as other drivers' devices may be usable anywhere."""
         nodes = set()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from dracaena.api.names import quota_annotation
-from dracaena.api.objects import Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
+from dracaena.api.objects import ENDED, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
 from dracaena.controller.allocation.nodes.placement.volumes import class_of
@@ -64,6 +64,8 @@ class Intake:
                 self._state.decisions.leave(key)
             if before is not None and new is not None and new.spec.node_name:
                 self._state.wake_rivals_of(new)
+            if known is not None and _is_on_a_node(known) and (new is None or is_another or not _is_on_a_node(new)):
+                self._state.wake_sharers_of(known)
             self._state.tend_claims_of((known, new))
         self._state.wake_all((key,))
 
@@ -201,6 +203,10 @@ def _changes_with(volume: PersistentVolume) -> Iterator[Change]:
     claim = volume.spec.claim_ref
     if claim is not None:
         yield Change(ClaimUse(claim.namespace, claim.name), is_more=False)
+
+
+def _is_on_a_node(pod: Pod) -> bool:
+    return bool(pod.spec.node_name) and pod.status.phase not in ENDED
 
 
 def _without_heartbeat(node: Node) -> tuple[object, ...]:

@@ -199,6 +199,31 @@ A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY = S
     ),
 )
 
+WHO_SHARES_A_CLAIM_WITH_A_POD_ON_A_NODE_MAY_GO_ELSEWHERE_ONCE_THAT_IS_GONE = Schedule(
+    Scenario(
+        (1, 1),
+        {"c0": 1, "c1": 1},
+        {"b": ("c0",), "c": ("c1",), "d": ("c0",)},
+        {"c": 10, "d": 10},
+        frozenset({("c", "n0"), ("c", "n1")}),
+        on={"d": "n0"},
+    ),
+    (
+        "users create pod c",
+        "users create claim c1",
+        "2.5 s pass",
+        "users create pod d",
+        "users create pod b",
+        "users create claim c0",
+        "kube-scheduler sees resourceclaims",
+        "kube-scheduler sees pods",
+        "kube-scheduler sees pods",
+        "kube-scheduler tries b",
+        "kube-scheduler goes on with b",
+        "users delete pod d",
+    ),
+)
+
 
 @pytest.mark.parametrize(
     "schedule",
@@ -209,6 +234,7 @@ A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY = S
         pytest.param(A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY, id="half-written"),
         pytest.param(A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_WAY, id="old-bind"),
         pytest.param(A_POD_THAT_IS_MADE_ON_ANOTHER_NODE_DOES_NOT_TAKE_A_CLAIM_FROM_UNDER_A_BIND, id="made-on-a-node"),
+        pytest.param(WHO_SHARES_A_CLAIM_WITH_A_POD_ON_A_NODE_MAY_GO_ELSEWHERE_ONCE_THAT_IS_GONE, id="left-a-node"),
     ],
 )
 def test_a_schedule_that_broke_a_rule_breaks_none_any_more(schedule: Schedule) -> None:
