@@ -2,8 +2,8 @@
 
 `server` stores claims and pods as kube-apiserver does, `watching` shows them to a controller as late as it likes,
 `strands` run the controller's real code in threads of which one moves at a time, `process` is one controller process.
-`scheduler`, `claim_controller`, `surroundings` (nodes, slices, the class, a taint rule) and `world` are all the others;
-`world` also says which steps are possible and takes them.
+`scheduler`, `claim_controller`, `surroundings` (nodes, slices, also of another driver, the class, a taint rule) and
+`world` are all the others; `world` also says which steps are possible and takes them. `hardware` knows what nodes have.
 
 The three classes of faults that Sieve (OSDI 2022) names are among the steps: intermediate states ("crashes", "gets no
 answer" in its three forms, "loses its lease"), stale reads ("sees": each view of each process is behind by itself, as

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from dracaena.api.objects import ENDED, Pod
@@ -15,14 +15,16 @@ from dracaena.controller.lifecycle.own_allocation import our_node
 from dracaena.controller.lifecycle.phases import OURS, Phase
 from dracaena.controller.lifecycle.prospects import SETTLE_S
 from support.allocation import DRIVER
+from support.interleaver.claim_controller import owner_uid
+from support.interleaver.hardware import is_possible, is_room_for
 from support.interleaver.process import Call, Process
 from support.interleaver.server import is_reserved_for
-from support.interleaver.world import ViolationError, World, held
+from support.interleaver.world import Checked, ViolationError, World, held
 
 Device = tuple[str, str]
 
 WHOLE: Final = 2
-"""Halves of a device."""
+"""Halves of a GPU."""
 
 _HOLDING: Final = frozenset({Phase.ALLOCATED, Phase.DROPPING, Phase.UNRESERVED, Phase.RESERVING, Phase.CLEARING})
 _WRITING: Final = frozenset({Phase.DECIDED, Phase.WRITING, Phase.DROPPING, Phase.RESERVING, Phase.CLEARING})
@@ -30,11 +32,13 @@ _WRITING: Final = frozenset({Phase.DECIDED, Phase.WRITING, Phase.DROPPING, Phase
 
 def check_step(world: World) -> None:
     """Raise ViolationError when something does not hold that holds after each step."""
-    _no_device_twice(world)
-    _no_quota_exceeded(world)
-    _nobody_gets_what_is_kept(world)
-    for pod in world.server.pods.values():
-        _has_its_devices(world, pod)
+    calls, checked = under_way(world), world.checked
+    is_same = checked is not None and checked.version == world.server.version and len(checked.calls) == len(calls)
+    if checked is None or not is_same or any(one is not other for one, other in zip(calls, checked.calls, strict=True)):
+        _check_server(world, calls)
+        world.checked = Checked(world.server.version, calls)
+    if world.rooms:
+        _nobody_gets_what_is_kept(world)
     for process in world.processes.values():
         if process is not None:
             _records_are_right(world, process)
@@ -42,36 +46,75 @@ def check_step(world: World) -> None:
                 check_collisions(world, process)
 
 
-def _no_device_twice(world: World) -> None:
-    """No device is in allocations that the server holds, or can still come to hold, which take more than all of it."""
-    owners: dict[Device, set[str]] = {}
+def _check_server(world: World, calls: Sequence[Call]) -> None:
+    """Check what the server has and may still be told: nearly half of all steps change nothing of that."""
+    _no_device_twice(world, calls)
+    _only_ours(world)
+    _no_quota_exceeded(world, calls)
+    for pod in world.server.pods.values():
+        _has_its_devices(world, pod)
+
+
+def _no_device_twice(world: World, calls: Sequence[Call]) -> None:
+    """Allocations that the server holds, or can still come to hold, take no more than all of any GPU."""
+    owners: dict[Device, dict[str, set[str]]] = {}
     for claim in world.server.claims.values():
-        if claim.status.allocation is None or _is_foreign(world, claim):
-            continue
-        for device in held(claim):
-            owners.setdefault(device, set()).add(claim.key)
-            if _parts(world, owners[device]) > WHOLE:
-                raise ViolationError(f"{' and '.join(sorted(owners[device]))} have {device} at a time")
-    for call in under_way(world):
+        if claim.status.allocation is not None and not _is_foreign(world, claim):
+            _note(world, owners, claim.key, held(claim))
+            for gpu in {_gpu_of(world, device) for device in held(claim)}:
+                if _is_too_much(world, gpu, owners[gpu]):
+                    raise ViolationError(f"{' and '.join(sorted(owners[gpu]))} have {gpu} at a time")
+    for call in calls:
         stored = world.server.claims.get(call.claim_key)
         if not call.devices or stored is None or stored.metadata.resource_version != call.guard:
             continue
-        for device in call.devices:
-            before = sorted(owners.setdefault(device, set()) - {call.claim_key})
-            owners[device].add(call.claim_key)
-            if _parts(world, owners[device]) > WHOLE:
+        _note(world, owners, call.claim_key, call.devices)
+        for gpu in {_gpu_of(world, device) for device in call.devices}:
+            if _is_too_much(world, gpu, owners[gpu]):
+                before = sorted(owners[gpu].keys() - {call.claim_key})
                 raise ViolationError(
-                    f"{device} of {' and '.join(before)} is also in a write that can land of {call.claim_key}"
+                    f"{gpu} of {' and '.join(before)} is also in a write that can land of {call.claim_key}"
                 )
 
 
-def _no_quota_exceeded(world: World) -> None:
+def _note(world: World, owners: dict[Device, dict[str, set[str]]], key: str, devices: Iterable[Device]) -> None:
+    for device in devices:
+        owners.setdefault(_gpu_of(world, device), {}).setdefault(key, set()).add(device[1])
+
+
+def _gpu_of(world: World, device: Device) -> Device:
+    """Return pool and GPU of a device, which may be a part of it."""
+    if not world.scenario.divisions:
+        return device
+    node, name = device
+    return node, f"GPU {world.scenario.hardware[node].devices[name][0]}"
+
+
+def _is_too_much(world: World, gpu: Device, owners: Mapping[str, Iterable[str]]) -> bool:
+    """Whether claims have more of one GPU than all of it, or parts of it that cannot be there at a time."""
+    if not world.scenario.divisions:
+        return _parts(world, owners) > WHOLE
+    devices = world.scenario.hardware[gpu[0]].devices
+    return not is_possible([devices[name][1] for names in owners.values() for name in names])
+
+
+def _only_ours(world: World) -> None:
+    """We allocate no device of another driver, and no claim of a pod to another."""
+    for claim in world.server.claims.values():
+        if claim.metadata.name in world.scenario.nics and claim.status.allocation and not _is_foreign(world, claim):
+            raise ViolationError(f"{claim.key} got network cards, which are not ours to give")
+        owner = owner_uid(claim)
+        if owner is not None and any(user.uid != owner for user in claim.status.reserved_for):
+            raise ViolationError(f"{claim.key} is reserved for another pod than the one it was made for")
+
+
+def _no_quota_exceeded(world: World, calls: Sequence[Call]) -> None:
     """No namespace has more GPUs, in allocations that the server holds or can still come to hold, than it may have."""
     if not world.scenario.quotas:
         return
     landing = [
         (call.claim_key, len(call.devices))
-        for call in under_way(world)
+        for call in calls
         if (stored := world.server.claims.get(call.claim_key)) and stored.metadata.resource_version == call.guard
     ]
     for namespace, most in world.scenario.quotas.items():
@@ -90,7 +133,7 @@ def _is_within_quota(world: World, namespace: str, wanted: Iterable[str]) -> boo
     if namespace not in world.scenario.quotas:
         return True
     has = sum(len(held(claim)) for _, claim in _in(world, namespace))
-    return has + sum(world.scenario.claims[name] for name in wanted) <= world.scenario.quotas[namespace]
+    return has + sum(map(world.scenario.count, wanted)) <= world.scenario.quotas[namespace]
 
 
 def _parts(world: World, claim_keys: Iterable[str]) -> int:
@@ -146,7 +189,7 @@ def _has_its_devices(world: World, pod: Pod) -> None:
         return
     for entry in pod_claims(pod):
         claim = world.server.claims.get(entry.key or "")
-        if claim is None or _is_new(claim, pod) or claim.metadata.deletion_timestamp is not None:
+        if claim is None or _is_new(world, claim, pod) or claim.metadata.deletion_timestamp is not None:
             continue  # users deleted it, and may have made another one: kubelet starts no such pod
         if claim.status.allocation is not None and only_node(claim) == node:
             continue
@@ -162,11 +205,13 @@ def _has_its_devices(world: World, pod: Pod) -> None:
                 raise ViolationError(f"{other.key} has {sorted(taken)}, with which {pod.key} was bound")
 
 
-def _is_new(claim: ResourceClaim, pod: Pod) -> bool:
-    return (
-        int(claim.metadata.uid.rpartition("-")[2]) > int(pod.metadata.uid.rpartition("-")[2])
-        and not claim.status.allocation
-    )
+def _is_new(world: World, claim: ResourceClaim, pod: Pod) -> bool:
+    """Whether a claim without an allocation came after its pod was there, or, made from a template, was on a node."""
+    if claim.status.allocation is not None:
+        return False
+    if owner_uid(claim) is not None:
+        return claim.metadata.uid in world.made_late
+    return int(claim.metadata.uid.rpartition("-")[2]) > int(pod.metadata.uid.rpartition("-")[2])
 
 
 def _records_are_right(world: World, process: Process) -> None:
@@ -229,6 +274,8 @@ def check_rest(world: World) -> None:
         for user in claim.status.reserved_for:
             if user.uid not in pods:
                 raise ViolationError(f"{claim.key} is reserved for {user.name}, which is gone")
+    if world.scenario.generated:
+        _claims_follow_their_pods(world)
     for pod in pods.values():
         if pod.spec.node_name:
             _is_served(world, pod)
@@ -237,6 +284,22 @@ def check_rest(world: World) -> None:
     for process in world.processes.values():
         if process is not None and process.leads:
             _holds_what_the_server_holds(world, process)
+
+
+def _claims_follow_their_pods(world: World) -> None:
+    """Each pod has the claims of its own that it names; and when it is over, they are gone: nothing of ours holds
+    them."""
+    live = {pod.metadata.uid: pod for pod in world.server.pods.values() if not _is_over(pod)}
+    for claim in world.server.claims.values():
+        owner = owner_uid(claim)
+        if owner is not None and owner not in live:
+            raise ViolationError(f"{claim.key} is there, and the pod that it was made for is over")
+    for pod in live.values():
+        for entry in pod_claims(pod):
+            named = world.server.claims.get(entry.key or "")
+            is_own = named is not None and owner_uid(named) == pod.metadata.uid
+            if entry.generated and not is_own and pod.metadata.deletion_timestamp is None:
+                raise ViolationError(f"{pod.key} has no claim of its own for {entry.alias}")
 
 
 def _could_its_group(world: World, pod: Pod) -> bool:
@@ -307,19 +370,28 @@ def _is_served_where_it_was_made(world: World, pod: Pod) -> None:
 
 def _is_impossible(world: World, claim: ResourceClaim, pod: Pod) -> bool:
     """Whether a claim that users deleted and made again is asked for by a pod that is on a full node."""
-    return _is_new(claim, pod) and not _fit(world, [claim.metadata.name], pod.spec.node_name)
+    return _is_new(world, claim, pod) and not _fit(world, [claim.metadata.name], pod.spec.node_name)
 
 
 def _fit(world: World, names: Iterable[str], node: str) -> bool:
     """Whether claims of these names could be allocated on a node at a time, beside all that are."""
+    scenario, names = world.scenario, list(names)
+    every = [device for claim in world.server.claims.values() for device in held(claim)]
+    cards = sum(scenario.count(name) for name in names if name in scenario.nics)
+    if cards > len({*world.around.usable_cards(node)} - {device for at, device in every if at == node}):
+        return False
+    names = [name for name in names if name not in scenario.nics]
+    if scenario.divisions:
+        there = scenario.hardware[node]
+        own = (device for at, device in every if at == node and device in there.devices)
+        return is_room_for(there, own, scenario.profiles_of(names))
     taken: Counter[Device] = Counter()
     for claim in world.server.claims.values():
         for device in held(claim):
-            taken[device] += world.scenario.parts(claim.metadata.name)
-    free = [WHOLE - taken[node, device] for device in world.scenario.devices[node]]
-    wanted = list(names)
-    whole = sum(world.scenario.claims[name] for name in wanted if world.scenario.parts(name) == WHOLE)
-    halves = sum(world.scenario.parts(name) != WHOLE for name in wanted)
+            taken[device] += scenario.parts(claim.metadata.name)
+    free = [WHOLE - taken[node, device] for device in scenario.devices[node]]
+    whole = sum(scenario.count(name) for name in names if scenario.parts(name) == WHOLE)
+    halves = sum(scenario.parts(name) != WHOLE for name in names)
     unbroken = free.count(WHOLE)
     return whole <= unbroken and halves <= free.count(1) + WHOLE * (unbroken - whole)
 
@@ -384,8 +456,7 @@ def check_collisions(world: World, process: Process) -> None:
     for index, claim in enumerate(claims):
         for other in claims[:index]:
             able = [one for one in (claim, other) if _can_give_way(world, one)]
-            both_have = held(claim) & held(other) if _parts(world, (claim.key, other.key)) > WHOLE else None
-            if not both_have or not able or _is_left(world, claim) or _is_left(world, other):
+            if not _collide(world, claim, other) or not able or _is_left(world, claim) or _is_left(world, other):
                 continue
             if any(_is_put_off(process, one) for one in (claim, other)):
                 continue
@@ -396,6 +467,14 @@ def check_collisions(world: World, process: Process) -> None:
             known = [records.claim(one.key) for one in able]
             if all(record is not None and record.phase is Phase.ALLOCATED and not record.ending for record in known):
                 raise ViolationError(f"{claim.key} and {other.key} have one device, and none gives way")
+
+
+def _collide(world: World, claim: ResourceClaim, other: ResourceClaim) -> bool:
+    """Whether two claims have more of one GPU than there is."""
+    owners: dict[Device, dict[str, set[str]]] = {}
+    for one in (claim, other):
+        _note(world, owners, one.key, () if one.metadata.name in world.scenario.nics else held(one))
+    return any(len(both) > 1 and _is_too_much(world, gpu, both) for gpu, both in owners.items())
 
 
 def _is_put_off(process: Process, claim: ResourceClaim) -> bool:
@@ -426,7 +505,8 @@ def _can_give_way(world: World, claim: ResourceClaim) -> bool:
 def _holds_what_the_server_holds(world: World, process: Process) -> None:
     cluster = process.controller.parts.cluster
     for record in cluster._state.records.claims():
-        held_here = record.held(DRIVER)
+        devices, others = record.held(DRIVER)
+        held_here = devices, frozenset(one for one in others if one.device.driver == DRIVER)
         if cluster._state.inventory.holdings.held_by(claim_holder(record.shown)) != held_here:
             raise ViolationError(f"{process.name} has other books than records of {record.key}")
         kept = {(device.pool, device.device) for device in held_here[0]}

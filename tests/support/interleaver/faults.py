@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from math import inf
@@ -15,8 +15,9 @@ import msgspec
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import Pod
 from dracaena.api.packed import unpacked
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import Device, ResourceClaim
 from dracaena.controller import program, reconciler
+from dracaena.controller.allocation.state import partition_kinds
 from dracaena.controller.cache import claims
 from dracaena.controller.lifecycle import claim_record, proof, tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
@@ -313,6 +314,32 @@ def wakes_nobody_for(change: str) -> Iterator[None]:
             take_in(self, old, new)
 
     with mock.patch.object(Intake, change, quietly):
+        yield
+
+
+@contextmanager
+def takes_claims_that_were_made_for_others() -> Iterator[None]:
+    """A claim from a template is a pod's once its status names it, whoever it was made for."""
+    with mock.patch.object(reconciler, "is_made_for", return_value=True):
+        yield
+
+
+@contextmanager
+def overlaps_parts() -> Iterator[None]:
+    """Parts of a GPU take nothing of what it has."""
+    takes = partition_kinds._takes
+
+    def nothing(device: Device, counters: Sequence[str]) -> tuple[int, ...]:
+        return tuple(0 for _ in takes(device, counters))
+
+    with mock.patch.object(partition_kinds, "_takes", nothing):
+        yield
+
+
+@contextmanager
+def wakes_nobody_for_other_devices() -> Iterator[None]:
+    """Who waits for another driver's devices is told of none that come."""
+    with mock.patch.object(Decisions, "other_devices_changed"):
         yield
 
 

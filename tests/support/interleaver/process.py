@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
@@ -15,12 +16,15 @@ from unittest import mock
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.objects import KubeObject, Pod
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller import program, reconciler, watches, wiring, workers
+from dracaena.controller.allocation.state import inventory
+from dracaena.controller.allocation.state.pool import PoolContents, read_pool
 from dracaena.controller.events import collision_reports
 from dracaena.controller.leader.election import NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
+from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state import cluster, group_turns, intake
@@ -54,6 +58,11 @@ SETTINGS: Final = ControllerSettings(
     workers=2,
 )
 """Real rules with shorter times, so that a schedule lives through all of them."""
+
+MOST_POOLS: Final = 200
+"""That are kept as they were read. More than those that come again and again."""
+
+_REGISTRY: Final = CollectorRegistry(auto_describe=False)
 
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -188,7 +197,7 @@ class Process:
             settings,
             self.client,  # type: ignore[arg-type]
             clock=self.clock,
-            registry=CollectorRegistry(auto_describe=False),
+            registry=_REGISTRY,
             rng=random.Random(1),
         )
         queue = self.controller.parts.queue
@@ -198,11 +207,14 @@ class Process:
         self.around = tuple(self.client.reflectors[kind] for kind in AROUND if kind in self.client.reflectors)
         for cache in self.around:
             cache.list_now()
-        for node, pool in () if self.around else world.scenario.nodes:
+        for node, pool in () if world.scenario.changes else world.scenario.nodes:
             parts.intake.node_changed(None, node)
-            parts.intake.slice_changed(None, pool)
-        if not self.around:
+            for page in pool:
+                parts.intake.slice_changed(None, page)
+        if not world.scenario.changes:
             parts.intake.class_changed(None, world.scenario.device_class)
+        for device_class in world.scenario.other_classes:
+            parts.intake.class_changed(None, device_class)
         for namespace in world.scenario.namespaces:
             parts.intake.namespace_changed(None, namespace)
         records = parts.cluster._state.records
@@ -347,7 +359,30 @@ class _Log:
         return lambda *_, **__: None
 
 
+@lru_cache
+def _metrics(_: CollectorRegistry) -> ControllerMetrics:
+    """Return metrics that all processes share: nobody reads them here, and making them costs more than a schedule."""
+    return ControllerMetrics(CollectorRegistry(auto_describe=False))
+
+
+_pools: dict[tuple[object, ...], tuple[Sequence[ResourceSlice], PoolContents]] = {}
+
+
+def _read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolContents:
+    """Read a pool, once as long as its slices are the same: each process has those of the scenario to begin with."""
+    pages = list(slices)
+    key = (driver, *map(id, pages))
+    if key not in _pools:
+        if len(_pools) > MOST_POOLS:
+            _pools.clear()
+        _pools[key] = pages, read_pool(driver, pages)
+    return _pools[key][1]
+
+
 _PATCHES: Final[Sequence[tuple[ModuleType, str, object]]] = (
+    (wiring, "ControllerMetrics", _metrics),
+    (wiring, "_measure", lambda *_: None),
+    (inventory, "read_pool", _read_pool),
     (watches, "Reflector", reflector),
     (wiring, "EventRecorder", _Quiet),
     (wiring, "WaitingPods", _Quiet),
@@ -375,7 +410,9 @@ _LOGS: Final = (
 @contextmanager
 def stepping() -> Iterator[None]:
     """Let controllers be made that only move by steps, without logs; and no exception is swallowed with a log line."""
+    gc.freeze()  # what was there before is looked at no more: of all tests together it is much
     with ExitStack() as patches:
+        patches.callback(gc.unfreeze)
         for module, attribute, value in _PATCHES:
             patches.enter_context(mock.patch.object(module, attribute, value))
         for module in _LOGS:

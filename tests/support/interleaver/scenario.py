@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, Final
@@ -12,29 +12,30 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.api.names import allocation_gate
-from dracaena.api.objects import Namespace, Node, NodeStatus, Pod
+from dracaena.api.objects import Namespace, Node, NodeStatus, OwnerReference, Pod
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceSlice
 from dracaena.controller.settings import ControllerSettings
 from support.allocation import (
     DRIVER,
     OUR_TAINT,
-    blocks,
     claim,
     device_class,
-    device_name,
-    machine,
-    node,
     pod,
-    pool_slice,
     request,
 )
+from support.interleaver.hardware import FOR_GOOD, ON_DEMAND, PRODUCT, UNDIVIDED, NodeHardware, node_hardware
 from support.interleaver.process import SETTINGS
+from support.interleaver.server import OtherSlice
+from support.mig_nodes import mig_classes, part
+from support.other_drivers import nic, nic_class, nic_request, nic_slice
 from support.quota_world import moved, namespace
 from support.shares import in_shares, share
 
 TEACHING: Final = "teaching"
 
 DEVICE_CLASS: Final = device_class()
+MIG_CLASSES: Final = tuple(mig_classes())
+NIC_CLASS: Final = nic_class()
 
 SHARED_GIB: Final = 80
 """Memory of each GPU that is given in shares."""
@@ -76,6 +77,16 @@ class Scenario:
     """Pod → its PodGroup, whose pods are bound together or not at all."""
     at_our_gate: frozenset[str] = frozenset()
     """Pods that are made with our gate, which the controller takes off."""
+    generated: frozenset[str] = frozenset()
+    """Claims that kube-controller-manager makes from a template, each for the one pod that names it."""
+    divisions: tuple[str, ...] = ()
+    """How the GPUs of each node are divided (support.interleaver.hardware); empty: those of none are."""
+    profiles: Mapping[str, str] = field(default_factory=dict)
+    """Claims for parts of GPUs → the profile of each of them. All others ask for whole ones."""
+    cards: tuple[int, ...] = ()
+    """Network cards of each node: devices of another driver, which kube-scheduler allocates."""
+    nics: frozenset[str] = frozenset()
+    """Claims that ask for network cards in place of GPUs."""
 
     @property
     def settings(self) -> ControllerSettings:
@@ -85,11 +96,22 @@ class Scenario:
     def node_names(self) -> tuple[str, ...]:
         return tuple(f"n{index}" for index in range(len(self.sizes)))
 
-    @property
-    def nodes(self) -> tuple[tuple[Node, ResourceSlice], ...]:
-        made = (_node(name, size)[:2] for name, size in zip(self.node_names, self.sizes, strict=True))
+    @cached_property
+    def hardware(self) -> Mapping[str, NodeHardware]:
+        """What each node has."""
+        divisions = self.divisions or (UNDIVIDED,) * len(self.sizes)
+        rows = zip(self.node_names, self.sizes, divisions, strict=True)
+        return {name: node_hardware(name, size, division) for name, size, division in rows}
+
+    @cached_property
+    def nodes(self) -> tuple[tuple[Node, tuple[ResourceSlice, ...]], ...]:
+        """Each node with the slices of its pool."""
         return tuple(
-            (self._with_cores(item), in_shares(pool, SHARED_GIB) if self.halves else pool) for item, pool in made
+            (
+                self._with_cores(has.node),
+                tuple(in_shares(page, SHARED_GIB) if self.halves else page for page in has.slices),
+            )
+            for has in self.hardware.values()
         )
 
     def _with_cores(self, item: Node) -> Node:
@@ -100,7 +122,16 @@ class Scenario:
 
     @cached_property
     def devices(self) -> Mapping[str, tuple[str, ...]]:
-        return {name: _node(name, size)[2] for name, size in zip(self.node_names, self.sizes, strict=True)}
+        return {name: tuple(has.devices) for name, has in self.hardware.items()}
+
+    @cached_property
+    def card_pools(self) -> Mapping[str, tuple[OtherSlice, ...]]:
+        """Node → the slices of its network cards, in the order in which they are written: one card each."""
+        return {
+            name: tuple(_card_slice(name, number, count) for number in range(count))
+            for name, count in zip(self.node_names, self.cards, strict=False)
+            if count
+        }
 
     @property
     def tolerant(self) -> Mapping[str, int]:
@@ -108,7 +139,12 @@ class Scenario:
 
     @property
     def device_class(self) -> DeviceClass:
-        return DEVICE_CLASS
+        return MIG_CLASSES[0] if self.profiles else DEVICE_CLASS
+
+    @property
+    def other_classes(self) -> tuple[DeviceClass, ...]:
+        """Classes that stay."""
+        return (*(MIG_CLASSES[1:] if self.profiles else ()), *((NIC_CLASS,) if self.nics else ()))
 
     @property
     def namespaces(self) -> tuple[Namespace, ...]:
@@ -117,14 +153,37 @@ class Scenario:
 
     def key(self, name: str) -> str:
         """Return the key of a pod or claim."""
-        return f"{self._namespace(name)}/{name}"
+        return self._keys.get(name) or self._keys.setdefault(name, f"{self._namespace(name)}/{name}")
+
+    @cached_property
+    def _keys(self) -> dict[str, str]:
+        return {}
 
     def _namespace(self, name: str) -> str:
         return TEACHING if name in self.teaching else "default"
 
+    def count(self, claim_name: str) -> int:
+        """Return how many devices a claim asks for."""
+        return self.claims[entry_of(claim_name)]
+
+    def profiles_of(self, claim_names: Iterable[str]) -> list[str]:
+        """Return, for each GPU that claims ask for, the profile of a part, or "" for all of it."""
+        return [self.profiles.get(entry_of(name), "") for name in claim_names for _ in range(self.count(name))]
+
+    def generate(self, name: str, number: int, made: int, owner: Pod) -> ResourceClaim:
+        """Make a claim for a pod from its template, the `number`th of all objects and the `made`th from there."""
+        drawn = self.claim(name, number)
+        controller = OwnerReference(owner.metadata.uid, "Pod", owner.metadata.name, "v1", controller=True)
+        metadata = msgspec.structs.replace(drawn.metadata, name=f"{name}-{made}", owner_references=[controller])
+        return msgspec.structs.replace(drawn, metadata=metadata)
+
     def claim(self, name: str, number: int) -> ResourceClaim:
         """Make a claim, the `number`th of all objects."""
         fields: dict[str, Any] = {}
+        if name in self.nics:
+            return claim(name, nic_request(count=self.claims[name]), uid=f"{name}-{number}")
+        if name in self.profiles:
+            return claim(name, part("gpus", self.profiles[name], self.claims[name]), uid=f"{name}-{number}")
         if name in self.tolerating:
             fields["tolerations"] = [{"key": OUR_TAINT.key, "operator": "Exists"}]
         if name in self.halves:
@@ -134,7 +193,7 @@ class Scenario:
 
     def parts(self, claim_name: str) -> int:
         """Return how many halves a claim takes of each of its GPUs."""
-        return 1 if claim_name in self.halves else 2
+        return 1 if entry_of(claim_name) in self.halves else 2
 
     def pod(self, name: str, number: int) -> Pod:
         gates = [{"name": "wait"}] if name in self.gated else []
@@ -145,7 +204,9 @@ class Scenario:
         spec: dict[str, Any] = {"priority": priority, "schedulingGates": gates, "containers": containers}
         if name in self.groups:
             spec["schedulingGroup"] = {"podGroupName": self.groups[name]}
-        made = pod(name, *self.pods[name], **spec, nodeName=self.on.get(name, ""))
+        named = [one for one in self.pods[name] if one not in self.generated]
+        templates = [one for one in self.pods[name] if one in self.generated]
+        made = pod(name, *named, templates=templates, **spec, nodeName=self.on.get(name, ""))
         created = f"2026-01-01T00:00:{min(number, 59):02}Z"
         metadata = msgspec.structs.replace(made.metadata, uid=f"{name}-{number}", creation_timestamp=created)
         made = msgspec.structs.replace(made, metadata=metadata)
@@ -156,7 +217,15 @@ class Scenario:
         named = {claim for claims in pods.values() for claim in claims}
         claims = {key: count for key, count in self.claims.items() if key in named}
         kept = claims.keys()
-        return replace(self, pods=pods, claims=claims, tolerating=self.tolerating & kept, halves=self.halves & kept)
+        return replace(
+            self,
+            pods=pods,
+            claims=claims,
+            tolerating=self.tolerating & kept,
+            halves=self.halves & kept,
+            generated=self.generated & kept,
+            nics=self.nics & kept,
+        )
 
     def _quotas(self) -> str:
         words = ", ".join(f"{name} may have {most}" for name, most in self.quotas.items())
@@ -165,9 +234,19 @@ class Scenario:
     def _where(self, name: str) -> str:
         return f" on {self.on[name]}" if name in self.on else ""
 
+    def _node_in_words(self, place: int) -> str:
+        divided = f" divided {self.divisions[place]}" if self.divisions[place:] else ""
+        cards = f" and {self.cards[place]} network cards" if self.cards[place:] else ""
+        return f"{self.node_names[place]} with {self.sizes[place]}{divided}{cards}"
+
+    def _claim_in_words(self, name: str) -> str:
+        made = " from a template" if name in self.generated else ""
+        what = "network cards" if name in self.nics else self.profiles.get(name, "")
+        return f"{name}{made} asks for {self.claims[name]} {what}".rstrip()
+
     def __str__(self) -> str:
-        nodes = ", ".join(f"{name} with {size}" for name, size in zip(self.node_names, self.sizes, strict=True))
-        claims = ", ".join(f"{name} asks for {count}" for name, count in self.claims.items())
+        nodes = ", ".join(self._node_in_words(place) for place in range(len(self.sizes)))
+        claims = ", ".join(self._claim_in_words(name) for name in self.claims)
         pods = ", ".join(f"{name} names {' and '.join(claims)}" for name, claims in self.pods.items())
         refused = ", ".join(f"{name} on {at}" for name, at in sorted(self.unfit)) or "nobody"
         tolerating = f"; tolerating the taint: {', '.join(sorted(self.tolerating))}" if self.tolerating else ""
@@ -287,6 +366,62 @@ def changing_scenario(rng: random.Random) -> Scenario:
     return replace(drawn, at_our_gate=at_our_gate, gated=drawn.gated - at_our_gate)
 
 
+def generated_scenario(rng: random.Random) -> Scenario:
+    """Draw a small cluster in which most claims are made from templates, for pods that come again under their names."""
+    drawn = any_scenario(rng)
+    claims, pods = dict[str, int](), dict[str, tuple[str, ...]]()
+    for name in drawn.pods:
+        own = tuple(f"{name}{place}" for place in range(rng.choice((0, 1, 1, 1, 2))))
+        claims |= {one: rng.choice((1, 1, 2)) for one in own}
+        pods[name] = own if own and rng.random() < 0.7 else (*own, "c")
+    if any("c" in named for named in pods.values()):
+        claims["c"] = 1
+    on = {name: rng.choice(drawn.node_names) for name in pods if rng.random() < 0.1}
+    return replace(
+        drawn,
+        claims=claims,
+        pods=pods,
+        on=on,
+        gated=drawn.gated - on.keys(),
+        tolerating=frozenset(),
+        generated=frozenset(claims) - {"c"},
+    )
+
+
+def divided_scenario(rng: random.Random) -> Scenario:
+    """Draw a small cluster whose GPUs are divided on demand or for good, with claims for parts and for whole GPUs, some
+    of them from templates."""
+    drawn = (generated_scenario if rng.random() < 0.3 else any_scenario)(rng)
+    divisions = tuple(rng.choice((ON_DEMAND, ON_DEMAND, FOR_GOOD)) for _ in drawn.sizes)
+    names = [profile for profile, *_ in PRODUCT.profiles]
+    profiles = {name: rng.choice(names) for name in drawn.claims if rng.random() < 0.75}
+    claims = {name: rng.choice((1, 1, 2)) if name in profiles else 1 for name in drawn.claims}
+    return replace(
+        drawn,
+        divisions=divisions,
+        profiles=profiles,
+        claims=claims,
+        tolerating=frozenset(),
+        changes=rng.random() < 0.5,
+    )
+
+
+def carded_scenario(rng: random.Random) -> Scenario:
+    """Draw a small cluster in which some pods want network cards beside GPUs; the slices of both come and go one by
+    one."""
+    drawn = any_scenario(rng)
+    cards = tuple(rng.choice((0, 1, 1, 2)) for _ in drawn.sizes)
+    claims, pods = dict(drawn.claims), dict(drawn.pods)
+    for name in drawn.pods:
+        if rng.random() < 0.6:
+            claims[f"x{name}"] = 1
+            pods[name] = (*drawn.pods[name], f"x{name}")
+    nics = frozenset(claims.keys() - drawn.claims.keys())
+    return replace(
+        drawn, claims=claims, pods=pods, cards=cards, nics=nics, tolerating=frozenset(), changes=True, nominate=False
+    )
+
+
 def group_scenario(rng: random.Random) -> Scenario:
     """Draw a small cluster in which gangs of two pods, and pods without one, want more GPUs than there are; some are at
     our gate."""
@@ -308,10 +443,16 @@ def group_scenario(rng: random.Random) -> Scenario:
     )
 
 
+def entry_of(claim_name: str) -> str:
+    """Return what a claim is called in the scenario: one from a template has a number of its own at the end."""
+    return claim_name.partition("-")[0]
+
+
 @cache
-def _node(name: str, size: int) -> tuple[Node, ResourceSlice, tuple[str, ...]]:
-    made = machine(name, blocks(size, inside="PIX", outside="PIX"))
-    return node(name), pool_slice(name, made), tuple(device_name(made, ordinal) for ordinal in range(size))
+def _card_slice(name: str, number: int, count: int) -> OtherSlice:
+    made = nic_slice(name, [nic(f"card-{number}")], count=count)
+    metadata = msgspec.structs.replace(made.metadata, name=f"{made.metadata.name}-{number}")
+    return OtherSlice(metadata=metadata, spec=made.spec)
 
 
 @cache

@@ -43,7 +43,9 @@ class View:
         self.pods: dict[str, Pod] = {}
         self.claims: dict[str, ResourceClaim] = {}
         self.gone: set[str] = set()
-        """UIDs of pods that were seen to go."""
+        """UIDs of pods that were seen to go, ..."""
+        self.gone_claims: set[str] = set()
+        """... and of claims."""
 
     def is_behind(self, kind: Kind) -> bool:
         return self.at[kind] < len(self._server.history[kind])
@@ -55,7 +57,7 @@ class View:
         if isinstance(change.item, ResourceClaim):
             self.claims[change.key] = change.item
         elif kind is ResourceClaim:
-            self.claims.pop(change.key, None)
+            self.gone_claims.add(self.claims.pop(change.key).metadata.uid)
         else:
             old = self.pods.pop(change.key, None)
             if change.item is not None:
@@ -208,7 +210,8 @@ class Scheduler:
         return reasons, list(elsewhere.values()), fitting
 
     def _chosen(self, claims: list[ResourceClaim], node: str) -> dict[str, tuple[str, ...]] | None:
-        """Return the devices for claims that are not allocated: those of a claim that tolerates our taint."""
+        """Return the devices for claims that are not allocated: network cards, and for a claim that tolerates our taint
+        those of ours."""
         taken = {
             (result.pool, result.device)
             for claim in map(self.claim, self.view.claims)
@@ -219,8 +222,11 @@ class Scheduler:
         for claim in claims:
             if claim.status.allocation is not None:
                 continue
-            count = self._world.scenario.tolerant.get(claim.metadata.name)
-            free = [device for device in self._world.scenario.devices[node] if (node, device) not in taken]
+            scenario = self._world.scenario
+            is_for_cards = claim.metadata.name in scenario.nics
+            there = self._world.around.usable_cards(node) if is_for_cards else scenario.devices[node]
+            free = [device for device in there if (node, device) not in taken]
+            count = scenario.claims[claim.metadata.name] if is_for_cards else scenario.tolerant.get(claim.metadata.name)
             if count is None or len(free) < count:
                 return None
             chosen[claim.key] = tuple(free[:count])

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Final
 
 from support.interleaver.checks import check_collisions, check_rest, check_step
+from support.interleaver.claim_controller import owner_uid
 from support.interleaver.process import GATE, Process, SteppedController, stepping
 from support.interleaver.scenario import Scenario, any_scenario
 from support.interleaver.world import WORKERS, ViolationError, World
@@ -212,8 +213,12 @@ def _everything(world: World) -> None:
     controller = world.claim_controller
     _finish_controller(world)
     controller.view.see_until(world.server.now_s)
+    generated = [claim.metadata.name for claim in world.server.claims.values() if owner_uid(claim) is not None]
+    for name in generated:
+        _take(world, f"controller-manager collects {name}")
+    names = [name for name in world.scenario.claims if name not in world.scenario.generated]
     for step in (
-        *(f"controller-manager looks at claim {name}" for name in world.scenario.claims),
+        *(f"controller-manager looks at claim {name}" for name in (*names, *generated)),
         *(f"controller-manager looks at pod {name}" for name in world.scenario.pods),
     ):
         while _take(world, step):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -22,7 +22,14 @@ Stored = TypeVar("Stored", bound=Pod | ResourceClaim)
 
 Kind = type[KubeObject]
 
-AROUND: Final[tuple[type[KubeObject], ...]] = (Node, ResourceSlice, DeviceClass, DeviceTaintRule)
+
+class OtherSlice(ResourceSlice, frozen=True):
+    """A slice of another driver, which has a watch of its own."""
+
+    RESOURCE: ClassVar[str] = "other-slices"
+
+
+AROUND: Final[tuple[type[KubeObject], ...]] = (Node, ResourceSlice, DeviceClass, DeviceTaintRule, OtherSlice)
 """Kinds of what is around pods and claims."""
 
 
@@ -71,9 +78,9 @@ class Server:
 
     # Writes of anybody
 
-    def create(self, item: Pod | ResourceClaim) -> None:
+    def create(self, item: Stored) -> Stored:
         assert item.key not in self.objects(type(item))
-        self._put(item)
+        return self._put(item)
 
     def update_claim(self, claim: ResourceClaim) -> ResourceClaim:
         """Replace a claim that was changed from the version that it carries."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dracaena.api.objects import KubeObject, Pod
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kube.reflector import Reflector
-from support.interleaver.server import AROUND, Change
+from support.interleaver.server import AROUND, Change, OtherSlice
 from support.interleaver.strands import Strand
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class StillReflector:
 
 def reflector(client: Client, kind: type[KubeObject], **rest: Any) -> SteppedReflector | StillReflector:
     """Make what takes the place of Reflector."""
-    is_of_others = "!=" in rest.get("field_selector", "")
-    moves = kind in AROUND and client.world.scenario.changes and not is_of_others
-    return (SteppedReflector if kind in (Pod, ResourceClaim) or moves else StillReflector)(client, kind, **rest)
+    scenario = client.world.scenario
+    is_of_others = kind is ResourceSlice and "!=" in rest["field_selector"]
+    moves = bool(scenario.cards) if is_of_others else kind in AROUND and scenario.changes
+    watched = OtherSlice if is_of_others else kind
+    return (SteppedReflector if kind in (Pod, ResourceClaim) or moves else StillReflector)(client, watched, **rest)

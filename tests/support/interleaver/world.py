@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,11 +24,12 @@ from dracaena.process.clock import rfc3339
 from support.allocation import DRIVER
 from support.interleaver.claim_controller import ClaimController, Work
 from support.interleaver.process import GATE, LONGEST_BIND_S, START, Call, Process, SteppedController
-from support.interleaver.scenario import Scenario
+from support.interleaver.scenario import Scenario, entry_of
 from support.interleaver.scheduler import SEEN_S, Scheduler, View
 from support.interleaver.server import Kind, Server
 from support.interleaver.strands import Strand
 from support.interleaver.surroundings import Surroundings
+from support.other_drivers import NIC_DRIVER
 
 WORKERS: Final = ("w0", "w1")
 
@@ -76,6 +78,16 @@ class Room:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was last found right."""
+
+    version: int
+    """Of all that the server has."""
+    calls: Sequence[Call]
+    """Writes that could still land."""
+
+
 Candidate = tuple[float, str]
 
 
@@ -88,7 +100,9 @@ class World:
         self.around = Surroundings(scenario, self.server)
         self.unfit = set(scenario.unfit)
         self.scheduler = Scheduler(self)
-        self.claim_controller = ClaimController(self.server, self.cleared_by_others)
+        self.claim_controller = ClaimController(self.server, self.cleared_by_others, self._generate)
+        self.made_late: set[str] = set()
+        """UIDs of claims that were made from a template for a pod that was on a node."""
         self.late: list[Late] = []
         self.foreign: set[tuple[str, str]] = set()
         """(claim UID, allocationTimestamp) of what kube-scheduler allocated."""
@@ -100,7 +114,9 @@ class World:
         self.known_to_writer: dict[tuple[str, str], frozenset[str]] = {}
         """(claim UID, allocationTimestamp) → UIDs of the pods that the writer knew when the claim became free."""
         self.said: list[str] = []
+        self.checked: Checked | None = None
         self._made = 0
+        self._generated: Counter[str] = Counter()
         self._controller_type = controller_type
         self._offsets = count(0, 1_000)
         self.processes: dict[str, Process | None] = {}
@@ -118,8 +134,7 @@ class World:
         """Yield the steps that can be taken now, each with a weight."""
         yield from self._users()
         yield from self._others()
-        if self.scenario.changes:
-            yield from self.around.steps()
+        yield from self.around.steps()
         for process in self.processes.values():
             if process is not None:
                 yield from self._of(process)
@@ -141,14 +156,13 @@ class World:
 
     def _users(self) -> Iterator[Candidate]:
         for name in self.scenario.claims:
-            stored = self.server.claims.get(self.scenario.key(name))
-            if stored is None:
-                yield 2.0, f"users create claim {name}"
-            elif stored.metadata.deletion_timestamp is None:
-                yield 0.05, f"users delete claim {name}"
-                if self.scenario.writing:
-                    yield 0.3, f"users annotate claim {name}"
-                    yield 0.2, f"users replace claim {name}"
+            if name not in self.scenario.generated:
+                stored = self.server.claims.get(self.scenario.key(name))
+                yield from self._with_claim(name, stored)
+        if self.scenario.generated:
+            for stored in self.server.claims.values():
+                if entry_of(stored.metadata.name) in self.scenario.generated:
+                    yield from self._with_claim(stored.metadata.name, stored)
         for name in self.scenario.pods:
             pod = self.server.pods.get(self.scenario.key(name))
             if pod is None:
@@ -167,8 +181,18 @@ class World:
                     word = "takes" if (name, node) in self.unfit else "refuses"
                     yield 0.15, f"kube-scheduler {word} {name} on {node}"
 
+    def _with_claim(self, name: str, stored: ResourceClaim | None) -> Iterator[Candidate]:
+        if stored is None:
+            yield 2.0, f"users create claim {name}"
+        elif stored.metadata.deletion_timestamp is None:
+            yield 0.05, f"users delete claim {name}"
+            if self.scenario.writing:
+                yield 0.3, f"users annotate claim {name}"
+                yield 0.2, f"users replace claim {name}"
+
     def _others(self) -> Iterator[Candidate]:
         scheduler, controller = self.scheduler, self.claim_controller
+        wanted = controller.wanted()
         for kind in (ResourceClaim, Pod):
             if scheduler.view.is_behind(kind):
                 yield 2.0, f"kube-scheduler sees {kind.RESOURCE}"
@@ -180,17 +204,19 @@ class World:
                 yield 1.2, f"kube-scheduler tries {name}"
             if key in scheduler.binding:
                 yield 0.8, f"kube-scheduler goes on with {name}"
-            if controller.under_way is None and controller.wants_pod(key):
+            if controller.under_way is None and key in wanted.pods:
                 yield 1.0, f"controller-manager looks at pod {name}"
         if scheduler.trying is not None:
             yield 3.0, f"kube-scheduler goes on with {scheduler.trying[0].partition('/')[2]}"
         if scheduler.binding or scheduler.trying:
             yield 0.1, "kube-scheduler is started again"
+        for key in wanted.collected:
+            yield 0.7, f"controller-manager collects {key.partition('/')[2]}"
         if controller.under_way is not None:
             yield 2.0, "controller-manager goes on"
             return
         for key in self.server.claims:
-            if controller.wants(key):
+            if key in wanted.claims:
                 yield 1.0, f"controller-manager looks at claim {key.partition('/')[2]}"
 
     def _of(self, process: Process) -> Iterator[Candidate]:
@@ -250,8 +276,8 @@ class World:
             return self._take_of(words[0], step, words)
         if words[0] == "users":
             return self._take_of_users(step, words)
-        if words[0] in ("admins", "plugin"):
-            return self.around.take(*words[1:]) and self._say(step)
+        if words[0] in ("admins", "plugin", "nic-plugin"):
+            return self.around.take(*words) and self._say(step)
         if words[0] == "kube-scheduler":
             return self._take_of_scheduler(step, words)
         if words[0] == "controller-manager":
@@ -280,7 +306,9 @@ class World:
         kind: Kind = ResourceClaim if what == "claim" else Pod
         stored = self.server.objects(kind).get(self.scenario.key(name))
         known = self.scenario.claims if what == "claim" else self.scenario.pods
-        if name not in known or (stored is None) is not (verb == "create"):
+        if entry_of(name) not in known or (stored is None) is not (verb == "create"):
+            return False
+        if verb == "create" and entry_of(name) in self.scenario.generated:
             return False
         if verb == "ungate":
             if not isinstance(stored, Pod) or not stored.spec.scheduling_gates or name in self.scenario.at_our_gate:
@@ -348,10 +376,15 @@ class World:
         if words[1] == "goes":
             return controller.under_way is not None and self._controller_goes_on(controller.under_way)
         key = self.scenario.key(words[-1])
+        if words[1] == "collects":
+            if key not in self.server.claims or not controller.wants_collected(key):
+                return False
+            self.server.delete(ResourceClaim, key)
+            return self._say(step)
         is_claim = words[3] == "claim"
         if controller.under_way is not None or not (controller.wants(key) if is_claim else controller.wants_pod(key)):
             return False
-        return self._controller_goes_on(controller.sync(key) if is_claim else controller.reserve(key))
+        return self._controller_goes_on(controller.sync(key) if is_claim else controller.sync_pod(key))
 
     def _controller_goes_on(self, work: Work) -> bool:
         did = next(work, None)
@@ -502,7 +535,8 @@ class World:
 
     def allocated_by_scheduler(self, claim: ResourceClaim, node: str, devices: Sequence[str]) -> ResourceClaim:
         """Return a claim with an allocation of kube-scheduler's own."""
-        results = [DeviceResult(request="gpus", driver=DRIVER, pool=node, device=device) for device in devices]
+        request, driver = ("nic", NIC_DRIVER) if claim.metadata.name in self.scenario.nics else ("gpus", DRIVER)
+        results = [DeviceResult(request=request, driver=driver, pool=node, device=device) for device in devices]
         rule = {"key": "metadata.name", "operator": "In", "values": [node]}
         at = rfc3339(START + timedelta(seconds=self.server.now_s))
         selector = {"nodeSelectorTerms": [{"matchFields": [rule]}]}
@@ -563,6 +597,16 @@ class World:
         return pod.metadata.uid in self.known_to_writer.get(at, frozenset({pod.metadata.uid}))
 
     # Inside
+
+    def _generate(self, name: str, pod: Pod) -> ResourceClaim:
+        """Make and store a claim from a template."""
+        self._made += 1
+        self._generated[name] += 1
+        claim = self.scenario.generate(name, self._made, self._generated[name], pod)
+        stored = self.server.pods.get(pod.key)
+        if stored is not None and stored.spec.node_name:
+            self.made_late.add(claim.metadata.uid)
+        return self.server.create(claim)
 
     def _process(self, name: str) -> Process:
         return Process(self, name, self._controller_type, offset_s=float(next(self._offsets)))

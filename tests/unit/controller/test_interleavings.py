@@ -1,7 +1,7 @@
 """No interleaving gives a device twice, or a pod without its devices: schedules drawn by chance over real controllers.
 
 `support.interleaver` says what takes part and what is checked. A schedule that breaks a rule is shrunk and printed as a
-story; `support.interleaver.search.draw(seed)` draws it again. About 30 ms of one core each, so 2,000 in a minute.
+story; `support.interleaver.search.draw(seed)` draws it again. About 25 ms of one core each.
 
 How many schedules, drawn from seed 0 on, found each fault when it was put back, and seconds of one core:
 
@@ -28,7 +28,10 @@ How many schedules, drawn from seed 0 on, found each fault when it was put back,
 | made-up notes are believed; only what users left as it was is ours (`written_scenario`) | 8, 27 | 1, 2 |
 | a gate of an earlier pod of the name counts (`changing_scenario`, `group_scenario`) | 13, 96 | 2, 15 |
 | nobody is woken for slices, for nodes, for taint rules (`changing_scenario`) | 14, 44, 36 | 2 to 5 |
-| no PodGroup comes first (`group_scenario`) | 42 | 8 |
+| no PodGroup comes first (`group_scenario`) | 44 | 2 |
+| claims from templates count whoever they are for (`generated_scenario`) | 19 | 0 |
+| parts of a GPU take nothing of it; books differ from records (`divided_scenario`) | 1, 67 | 0, 2 |
+| nobody is woken for another driver's devices (`carded_scenario`) | 53 | 2 |
 | nobody is woken; ends are lost; states are mixed or old | 2 to 17 | 0 |
 
 Six of them are looked for by `make test-long`; the others by `make test`, with the seed that found them last at first.
@@ -39,7 +42,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -50,8 +54,11 @@ from support.interleaver import faults
 from support.interleaver.scenario import (
     Scenario,
     any_scenario,
+    carded_scenario,
     changing_scenario,
     crowded_scenario,
+    divided_scenario,
+    generated_scenario,
     group_scenario,
     quota_scenario,
     sharing_scenario,
@@ -60,17 +67,103 @@ from support.interleaver.scenario import (
 from support.interleaver.search import search
 from support.seeds import in_tiers
 
-SCHEDULES = 200
-CROWDED_SCHEDULES = 300
-SHARING_SCHEDULES = 100
-QUOTA_SCHEDULES = 150
-WRITTEN_SCHEDULES = 200
-CHANGING_SCHEDULES = 200
-GROUP_SCHEDULES = 200
-"""More than what the rarest faults take that are looked for here, but for two: 289 schedules, and 553 that evict."""
-STRIDE = 4
-"""`make test` draws each fourth of them, some 340 in 20 s of one core, `make test-search` all."""
+Make = Callable[[random.Random], Scenario]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Schedules over scenarios of one kind."""
+
+    make: Make
+    what: str
+    """What no schedule breaks."""
+    found: tuple[tuple[faults.Fault, int], ...]
+    """Faults, each with the seed that found it last."""
+    schedules: int = 200
+    """Drawn by `make test`: 2,000 together, in 50 s of one core."""
+
+
+ALL = (
+    Drawn(
+        any_scenario,
+        "no GPU is given twice, and nobody waits for ever",
+        (
+            (partial(faults.never_tends, Phase.UNRESERVED), 288),
+            (partial(faults.never_tends, Phase.RESTING), 5),
+            (partial(faults.never_tends, Phase.IN_DOUBT), 95),
+            (faults.wakes_nobody, 1),
+            (faults.forgets_ends_without_an_answer, 16),
+            (faults.mixes_states, 2),
+            (faults.takes_older_states, 1),
+            (faults.keeps_books_of_its_own, 70),
+            (faults.clears_after_two_seconds, 14),
+            (faults.queues_while_standing_by, 0),
+        ),
+    ),
+    Drawn(
+        crowded_scenario,
+        "pods are evicted, in a third of them for a pod with a claim, and no other gets the devices that wait for it",
+        (
+            (faults.keeps_nothing_while_others_are_evicted, 248),
+            (faults.never_allocates_for_preemption, 9),
+            (partial(faults.never_tends, Phase.KEPT), 101),
+            (faults.evicts_for_a_pod_only_once, 552),
+        ),
+    ),
+    Drawn(
+        sharing_scenario,
+        "claims for half a GPU beside claims for whole ones: no GPU is given beyond all of it",
+        ((faults.counts_no_shares, 73), (faults.keeps_books_of_its_own, 30)),
+    ),
+    Drawn(
+        quota_scenario,
+        "two namespaces race under two controllers: no quota is exceeded, and nobody waits who may have something",
+        (
+            (faults.counts_quotas_without_decisions, 7),
+            (faults.keeps_books_of_its_own, 7),
+            (faults.leads_without_a_list, 141),
+        ),
+    ),
+    Drawn(
+        written_scenario,
+        "users annotate claims as the controller never would, and replace them; some pods are made on a node",
+        ((faults.believes_a_made_up_note, 7), (faults.owns_only_what_users_leave_as_it_was, 26)),
+    ),
+    Drawn(
+        changing_scenario,
+        "nodes, slices, the class and a taint rule come, change and go; some pods are at our gate",
+        (
+            (faults.remembers_gates_by_name, 12),
+            (partial(faults.wakes_nobody_for, "slice_changed"), 13),
+            (partial(faults.wakes_nobody_for, "node_changed"), 43),
+            (partial(faults.wakes_nobody_for, "taint_rule_changed"), 35),
+        ),
+    ),
+    Drawn(
+        group_scenario,
+        "a gang that is there and fits beside all pods that are bound is bound in the end",
+        ((faults.lets_no_group_come_first, 43), (faults.remembers_gates_by_name, 95)),
+    ),
+    Drawn(
+        generated_scenario,
+        "claims are made from templates for pods that come again: none is reserved for another pod, none stays behind",
+        ((faults.takes_claims_that_were_made_for_others, 18),),
+    ),
+    Drawn(
+        divided_scenario,
+        "GPUs are divided on demand and for good: no part overlaps another, or a GPU that is given as a whole",
+        ((faults.overlaps_parts, 0), (faults.keeps_books_of_its_own, 66)),
+    ),
+    Drawn(
+        carded_scenario,
+        "pods want network cards beside GPUs, whose slices come one by one: GPUs wait only where cards are",
+        ((faults.wakes_nobody_for_other_devices, 52),),
+    ),
+)
+TIMES_MORE = 4
+"""`make test-search` draws so many times more."""
 MANY_SCHEDULES = int(os.environ.get("SCHEDULES", "100000"))
+"""Of `make test-long`, all kinds together."""
 FIRST_OF_MANY = 1_000_000
 SHARES = 4
 """Tests that the many are shared among, so that several workers take part."""
@@ -78,178 +171,55 @@ SHARES = 4
 HALF_A_DAY_S = 12 * 3600
 
 
-FOUND = (
-    (partial(faults.never_tends, Phase.UNRESERVED), 288),
-    (partial(faults.never_tends, Phase.RESTING), 5),
-    (partial(faults.never_tends, Phase.IN_DOUBT), 95),
-    (faults.wakes_nobody, 1),
-    (faults.forgets_ends_without_an_answer, 16),
-    (faults.mixes_states, 2),
-    (faults.takes_older_states, 1),
-    (faults.keeps_books_of_its_own, 70),
-    (faults.clears_after_two_seconds, 14),
-    (faults.queues_while_standing_by, 0),
-)
-FOUND_CROWDED = (
-    (faults.keeps_nothing_while_others_are_evicted, 248),
-    (faults.never_allocates_for_preemption, 9),
-    (partial(faults.never_tends, Phase.KEPT), 101),
-    (faults.evicts_for_a_pod_only_once, 552),
-)
-FOUND_SHARING = ((faults.counts_no_shares, 73), (faults.keeps_books_of_its_own, 30))
-FOUND_WRITTEN = ((faults.believes_a_made_up_note, 7), (faults.owns_only_what_users_leave_as_it_was, 26))
-FOUND_CHANGING = (
-    (faults.remembers_gates_by_name, 12),
-    (partial(faults.wakes_nobody_for, "slice_changed"), 13),
-    (partial(faults.wakes_nobody_for, "node_changed"), 43),
-    (partial(faults.wakes_nobody_for, "taint_rule_changed"), 35),
-)
-FOUND_GROUPS = ((faults.lets_no_group_come_first, 41), (faults.remembers_gates_by_name, 95))
-FOUND_QUOTA = (
-    (faults.counts_quotas_without_decisions, 7),
-    (faults.keeps_books_of_its_own, 7),
-    (faults.leads_without_a_list, 141),
-)
+def name_of(value: object) -> str | None:
+    """Return what a parameter is called in the name of its test."""
+    if isinstance(value, Drawn):
+        return value.make.__name__.removesuffix("_scenario")
+    if isinstance(value, partial):
+        return "-".join((value.func.__name__, *map(str, value.args)))
+    return value.__name__ if callable(value) and hasattr(value, "__name__") else None
 
 
-def sample(schedules: int) -> list[ParameterSet]:
-    """Return the seeds for `make test` and `make test-search`."""
-    return in_tiers(range(0, schedules, STRIDE), range(schedules))
+def samples() -> Iterator[ParameterSet]:
+    """Yield each kind with the seeds of `make test`, and with those that `make test-search` draws besides."""
+    for drawn in ALL:
+        first, last = drawn.schedules, drawn.schedules * TIMES_MORE
+        for one in in_tiers(range(first), range(first, last)):
+            yield pytest.param(drawn, *one.values, marks=one.marks)
 
 
 @pytest.mark.timeout(900)  # it may share its core with others
-@pytest.mark.parametrize("seeds", sample(SCHEDULES))
-def test_no_schedule_of_a_sample_breaks_a_rule(seeds: range) -> None:
-    broken, count = search(seeds)
-    assert broken is None, f"after {count} schedules\n{broken}"
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seeds", sample(CROWDED_SCHEDULES))
-def test_no_schedule_in_which_pods_are_evicted_breaks_a_rule(seeds: range) -> None:
-    """About a third of them evict somebody for a pod with a claim."""
-    broken, count = search(seeds, make=crowded_scenario)
-    assert broken is None, f"after {count} schedules\n{broken}"
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seeds", sample(SHARING_SCHEDULES))
-def test_no_schedule_in_which_gpus_are_shared_breaks_a_rule(seeds: range) -> None:
-    """Claims for half a GPU beside claims for whole ones: no GPU is given beyond all of it."""
-    broken, count = search(seeds, make=sharing_scenario)
-    assert broken is None, f"after {count} schedules\n{broken}"
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seeds", sample(QUOTA_SCHEDULES))
-def test_no_schedule_in_which_namespaces_race_for_their_quotas_breaks_a_rule(seeds: range) -> None:
-    """Two controllers, of which one leads at a time, and two namespaces that want more than there is and than they may
-    have: no quota is exceeded, no GPU is given twice, and nobody waits who may have something."""
-    broken, count = search(seeds, make=quota_scenario)
-    assert broken is None, f"after {count} schedules\n{broken}"
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seeds", sample(WRITTEN_SCHEDULES))
-def test_no_schedule_in_which_users_write_metadata_breaks_a_rule(seeds: range) -> None:
-    """Users annotate claims as the controller never would, and replace them; some pods are made on a node."""
-    broken, count = search(seeds, make=written_scenario)
-    assert broken is None, f"after {count} schedules\n{broken}"
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seeds", sample(CHANGING_SCHEDULES))
-def test_no_schedule_in_which_nodes_slices_and_classes_change_breaks_a_rule(seeds: range) -> None:
-    """Admins cordon, remove and add nodes, the class and a rule that taints every device; plugins withdraw and publish
-    slices, and taint devices. Some pods are at our gate."""
-    broken, count = search(seeds, make=changing_scenario)
-    assert broken is None, f"after {count} schedules\n{broken}"
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seeds", sample(GROUP_SCHEDULES))
-def test_no_schedule_in_which_gangs_compete_breaks_a_rule(seeds: range) -> None:
-    """A gang that is there and that fits beside all pods that are bound is bound in the end."""
-    broken, count = search(seeds, make=group_scenario)
-    assert broken is None, f"after {count} schedules\n{broken}"
+@pytest.mark.parametrize(("drawn", "seeds"), samples(), ids=name_of)
+def test_no_schedule_of_a_sample_breaks_a_rule(drawn: Drawn, seeds: range) -> None:
+    broken, count = search(seeds, make=drawn.make)
+    assert broken is None, f"{drawn.what}: not so after {count} schedules\n{broken}"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(HALF_A_DAY_S)
-@pytest.mark.parametrize(
-    "make",
-    [
-        any_scenario,
-        crowded_scenario,
-        sharing_scenario,
-        quota_scenario,
-        written_scenario,
-        changing_scenario,
-        group_scenario,
-    ],
-)
+@pytest.mark.parametrize("drawn", ALL, ids=name_of)
 @pytest.mark.parametrize("share", range(SHARES))
-def test_no_schedule_of_many_breaks_a_rule(share: int, make: Callable[[random.Random], Scenario]) -> None:
-    size = MANY_SCHEDULES // SHARES
+def test_no_schedule_of_many_breaks_a_rule(share: int, drawn: Drawn) -> None:
+    size = MANY_SCHEDULES // SHARES // len(ALL)
     first = FIRST_OF_MANY + share * size
-    broken, count = search(range(first, first + size), make=make)
-    assert broken is None, f"after {count} schedules\n{broken}"
+    broken, count = search(range(first, first + size), make=drawn.make)
+    assert broken is None, f"{drawn.what}: not so after {count} schedules\n{broken}"
 
 
-def is_found(
-    fault: faults.Fault,
-    within: int,
-    make: Callable[[random.Random], Scenario] = any_scenario,
-    *,
-    found_by: int | None = None,
-) -> bool:
-    """Search the seeds from 0 on, after the one that found the fault last, as it does until scenarios change."""
+def is_found(fault: faults.Fault, make: Make, seeds: range, found_by: int | None = None) -> bool:
+    """Search for a fault, beginning with the seed that found it last, as it does until scenarios change."""
     first = [] if found_by is None else [found_by]
     with fault():
-        broken, _ = search([*first, *range(within)], shrinks=False, make=make)
+        broken, _ = search([*first, *seeds], shrinks=False, make=make)
     return broken is not None
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("fault", "found_by"), FOUND)
-def test_a_fault_of_the_past_is_found(fault: faults.Fault, found_by: int) -> None:
-    assert is_found(fault, SCHEDULES, found_by=found_by)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("fault", "found_by"), FOUND_CROWDED)
-def test_a_fault_of_preemption_is_found(fault: faults.Fault, found_by: int) -> None:
-    assert is_found(fault, CROWDED_SCHEDULES, crowded_scenario, found_by=found_by)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("fault", "found_by"), FOUND_SHARING)
-def test_a_fault_with_shared_gpus_is_found(fault: faults.Fault, found_by: int) -> None:
-    assert is_found(fault, SHARING_SCHEDULES, sharing_scenario, found_by=found_by)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("fault", "found_by"), FOUND_WRITTEN)
-def test_a_fault_about_what_users_write_is_found(fault: faults.Fault, found_by: int) -> None:
-    assert is_found(fault, WRITTEN_SCHEDULES, written_scenario, found_by=found_by)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("fault", "found_by"), FOUND_CHANGING)
-def test_a_fault_with_changes_around_is_found(fault: faults.Fault, found_by: int) -> None:
-    assert is_found(fault, CHANGING_SCHEDULES, changing_scenario, found_by=found_by)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("fault", "found_by"), FOUND_GROUPS)
-def test_a_fault_with_gangs_is_found(fault: faults.Fault, found_by: int) -> None:
-    assert is_found(fault, GROUP_SCHEDULES, group_scenario, found_by=found_by)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("fault", "found_by"), FOUND_QUOTA)
-def test_a_fault_with_quotas_is_found(fault: faults.Fault, found_by: int) -> None:
-    assert is_found(fault, QUOTA_SCHEDULES, quota_scenario, found_by=found_by)
+@pytest.mark.parametrize(
+    ("drawn", "fault", "found_by"), [(drawn, *one) for drawn in ALL for one in drawn.found], ids=name_of
+)
+def test_a_fault_of_the_past_is_found(drawn: Drawn, fault: faults.Fault, found_by: int) -> None:
+    assert is_found(fault, drawn.make, range(drawn.schedules), found_by)
 
 
 @pytest.mark.long
@@ -264,6 +234,7 @@ def test_a_fault_with_quotas_is_found(fault: faults.Fault, found_by: int) -> Non
         faults.forgets_binds_without_a_reservation,
         faults.trusts_gates_of_the_watch,
     ],
+    ids=name_of,
 )
 def test_a_fault_of_the_past_that_seldom_matters_is_found(fault: faults.Fault) -> None:
-    assert is_found(fault, 20_000)
+    assert is_found(fault, any_scenario, range(20_000))
