@@ -92,8 +92,9 @@ def test_after_a_crash_at_any_step_a_share_is_held_or_nothing_of_it_is_left(
 @EACH
 def test_an_effect_that_is_made_before_it_is_journaled_is_found(crash: Crash, each: int) -> None:
     """A planted fault. Killed between the two, and then claim and pod go: nobody knows of the memory limit."""
-    gone = 3
-    answer = crash("first-comes", "3", stride=each * PER_STEP, first=gone, plant="effect-before-journal")
+    second, after, gone = PER_STEP, PER_STEP // 2, 3
+    first = second + after + gone
+    answer = crash("first-comes", "3", stride=each * PER_STEP, first=first, plant="effect-before-journal")
     assert any("limits {'one': 10}, expected {}" in wrong for wrong in answer["wrong"]), answer
 
 
@@ -101,9 +102,19 @@ def test_an_effect_that_is_made_before_it_is_journaled_is_found(crash: Crash, ea
 def test_an_effect_that_the_journal_forgets_before_it_is_undone_is_found(crash: Crash, each: int) -> None:
     """A planted fault. Killed between the two, the next call to unprepare finds nothing to undo."""
     given_back, found = 1, []
-    for step in range(min(each, 2)):  # limit and interval are undone four steps apart
+    for step in range(each // 2, each):  # limit and interval are undone four steps apart
         first = given_back + step * PER_STEP
         answer = crash("last-goes", "slices", stride=each * PER_STEP, first=first, plant="note-before-undo")
         found += answer["wrong"]
+    assert any("limits {'one': 10}, expected {}" in wrong for wrong in found), found
+    assert any("interval" in wrong for wrong in found), found
+
+
+@EACH
+def test_what_is_not_undone_before_a_kill_is_found(crash: Crash, each: int) -> None:
+    """Two planted faults: a limit of memory and an interval stay, and the journal says that they are gone."""
+    given_back = 1
+    answer = crash("last-goes", "slices", stride=each * PER_STEP, first=given_back, plant="keeps-what-is-set")
+    found = answer["wrong"]
     assert any("limits {'one': 10}, expected {}" in wrong for wrong in found), found
     assert any("interval" in wrong for wrong in found), found

@@ -26,37 +26,22 @@ from typing import Any
 from dracaena.api import mps
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import DracaenaError
+from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mps import MpsPhase
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
-from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
-from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
-from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer
-from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
-from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
-from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
-from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
-from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
-from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeSlices
-from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE, Effect
-from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
-from dracaena.kubelet_plugin.store.claims import BOOT_MARK, NodeClaims
-from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
-from dracaena.kubelet_plugin.upkeep.sweeper import ORPHAN_GRACE_S
+from dracaena.api.topology import Topology
+from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.mps.planning.state import ComputeMode
-from dracaena.process.clock import SystemClock
+from support.clock import SteppedClock
 from support.crashing_plugin import KilledAt
 from support.fake_memory_limits import CgroupTree
 from support.mps_node import MpsNode
 from support.plugin import (
     DRIVER,
+    GPU_MEMORY_BYTES,
     NODE,
     FakeClaims,
     FakePods,
-    PluginNode,
-    ThreadLock,
     claim_of,
     device_name,
     gpu_uuid,
@@ -65,6 +50,7 @@ from support.plugin import (
     share_of,
     sharing_config,
 )
+from support.whole_plugin import PlayedNode, WholePlugin
 
 GPU, GIB = gpu_uuid(0), 1 << 30
 NAMES = ("one", "two")
@@ -72,7 +58,12 @@ MEMORY_GIB = {"one": 10, "two": 5}
 BEFORE = TimeSliceInterval.MEDIUM
 """What an admin has set, which has to be there in the end."""
 COUNT = "steps"
+MACHINE = Machine(
+    "node", (Gpu(uuid=GPU, index=0, minor=0, memory_bytes=GPU_MEMORY_BYTES),), Topology(1, (), (None,)), "615.10"
+)
 EMPTY = {"pod-resources/podlist.json": b"[]\n"}
+GRACE_S = 600.0
+"""How long kubelet and the API must both not know a claim before it is unprepared for them."""
 
 Change = Callable[[Callable[[], None]], None]
 
@@ -82,6 +73,20 @@ class KilledAtAny(KilledAt):
 
     def change(self, work: Callable[[], None]) -> None:
         self._step(work)
+
+    @property
+    def ends_here(self) -> bool:
+        """Whether the process is killed after the step that is done now."""
+        return self._after and self.done == self._at
+
+    @property
+    def ends_before_this(self) -> bool:
+        """Whether it is killed in the next step."""
+        return not self._after and self.done + 1 == self._at
+
+
+class KeepsWhatIsSet(KilledAtAny):
+    """A planted fault: limits of memory are not removed, nor is the interval put back."""
 
 
 def _changes(steps: FileSteps) -> Change:
@@ -95,6 +100,7 @@ class DriverFiles:
 
     def __init__(self, folder: Path, steps: FileSteps) -> None:
         self._limits, self._interval, self._change = folder / "limits", folder / "interval", _changes(steps)
+        self._keeps = isinstance(steps, KeepsWhatIsSet)
 
     def load(self) -> None:
         """The driver is loaded: nothing is left of what it was told."""
@@ -104,6 +110,8 @@ class DriverFiles:
 
     def limit(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
         path = self._limits / f"{gpu} {Path(cgroup).name}"
+        if limit_bytes is None and self._keeps:
+            return
         if limit_bytes is None:
             self._change(lambda: path.unlink(missing_ok=True))
         else:
@@ -122,17 +130,19 @@ class DriverFiles:
 
     def set(self, gpu: str, interval: TimeSliceInterval) -> None:
         del gpu
-        self._change(lambda: _put(self._interval, interval.value))
+        if interval is not BEFORE or not self._keeps:
+            self._change(lambda: _put(self._interval, interval.value))
 
 
 def _put(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-class ServingClock(SystemClock):
+class ServingClock(SteppedClock):
     """Lets the supervisor work while the plugin waits for it."""
 
     def __init__(self, serve: Callable[[], None]) -> None:
+        super().__init__()
         self._serve = serve
 
     def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
@@ -153,6 +163,7 @@ class SharedNode:
         self.claims = {name: self._claim(name) for name in NAMES}
         for name in NAMES:
             self.tree.add(f"{name}-uid")
+        self.serve()  # it has said what it can do
 
     def _claim(self, name: str) -> ResourceClaim:
         result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(0)}
@@ -169,71 +180,54 @@ class SharedNode:
 
     def plugin(
         self, steps: FileSteps | None = None, *, gone: bool = False, serve: Callable[[], None] | None = None
-    ) -> PluginNode:
-        """Start the plugin over what is there, as the program does: half-written files go first."""
-        steps, root = steps or FileSteps(), Path(self.mps.places.root)
-        driver, cgroups = DriverFiles(self.folder, steps), Cgroups(str(self.tree.root))
-        requests = DocumentFolder(root / mps.REQUESTS, steps=steps, synced=False)
-        shares = MpsShares(
-            root=str(root),
-            requests=requests,
-            statuses=DocumentFolder(root / mps.STATUS, synced=False),
-            node=DocumentFolder(root, synced=False),
-            is_running=lambda: True,
-            boot_id=self.boot,
-            clock=ServingClock(serve or self.serve),
-        )
-        marks = DocumentFolder(self.folder / "plugin", steps=steps, synced=False)
-        records = self.records = TimeSliceRecords(marks, ThreadLock(), self.boot)
-        on_node = NodeEnforcement(mps=MpsOffer(None, runs=True), memory_limits=None, time_slices=None)
+    ) -> WholePlugin:
+        """Start the plugin over what is there. What a kill left of a request is on a tmpfs, and nobody is served by it:
+        it goes first, and the program removes other half-written files itself.
+        """
+        for half in (Path(self.mps.places.root) / mps.REQUESTS).glob(".*.tmp"):
+            half.unlink()
+        steps = steps or FileSteps()
+        driver, self.clock = DriverFiles(self.folder, steps), ServingClock(serve or self.serve)
         pods = [make_pod(name, {"main": [(name, "")]}, claims={name: name}) for name in NAMES]
-        node = PluginNode(
-            self.folder / "plugin",
-            FakeClaims(*(() if gone else self.claims.values())),
-            FakePods(*(() if gone else pods)),
-            kind_of=kinds_on(lambda: on_node),
-            means={
-                MPS_SHARE: shares,
-                MEMORY_LIMIT: MemoryLimits(driver, cgroups),
-                TIME_SLICE_BEFORE: TimeSlicesBefore(driver, records),
-                TIME_SLICE: TimeSlices(driver),
-            },
-            boot_id=self.boot,
-            steps=steps,
+        self.pods = FakePods(*(() if gone else pods))
+        plugin = WholePlugin(
+            PlayedNode(
+                self.folder / "plugin",
+                FakeClaims(*(() if gone else self.claims.values())),
+                self.pods,
+                self.clock,
+                machine=lambda: MACHINE,
+                intervals=driver,
+                limiter=driver,
+                cgroups=self.tree.root,
+                boot=self.boot,
+                settings={"mps_root": self.mps.places.root},
+            ),
+            steps,
         )
-        for files in (node.checkpoint_files, node.podlist, node.specs, marks, requests):
-            with suppress(DracaenaError):
-                files.remove_half_written()
-        node.recovery.enter_boot()
-        return node
+        plugin.start()
+        return plugin
 
-    def renew(self, node: PluginNode) -> None:
+    def renew(self, node: WholePlugin) -> None:
         """What follows the first reading of the GPUs."""
-        EffectRenewal(
-            opened=lambda: 1,
-            claims=node.node_claims,
-            effects=node.effects,
-            users_known=lambda: True,
-            pods_of=node.reporter.users_of,
-            pods_now=node.reporter.users_now,
-            tell=lambda *_: None,
-            clock=node.clock,
-        ).look()
+        for each in node.rounds():
+            with suppress(DracaenaError):
+                each()
 
-    def prepare(self, node: PluginNode, *names: str) -> None:
+    def prepare(self, node: WholePlugin, *names: str) -> None:
         for name in names:
             node.state.prepare(reference_to(self.claims[name]))
 
-    def unprepare(self, node: PluginNode, *names: str) -> None:
+    def unprepare(self, node: WholePlugin, *names: str) -> None:
         for name in names:
             node.state.unprepare(reference_to(self.claims[name]))
 
     # What must be so
 
-    def wrong(self, node: PluginNode, prepared: Sequence[str]) -> list[str]:
+    def wrong(self, node: WholePlugin, prepared: Sequence[str]) -> list[str]:
         """Return what is not as it must be when these claims are prepared and the others are not."""
         self.mps.settle()
-        found = {name: node.node_claims.of(reference_to(claim).uid) for name, claim in self.claims.items()}
+        found = {name: node.checkpoint(reference_to(claim).uid) for name, claim in self.claims.items()}
         wrong = [f"checkpoint of {name}" for name in NAMES if (found[name] is not None) is not (name in prepared)]
         wrong += [f"{name} is not done" for name in prepared if not _is_done(found[name])]
         specs = sorted(path.name for path in (self.folder / "plugin" / "cdi").glob("*"))
@@ -265,26 +259,21 @@ class SharedNode:
     is_reloaded = False
     """Whether the driver's own interval may be what is left: what an admin has set is gone with the driver."""
 
-    def nothing_left(self, node: PluginNode) -> list[str]:
+    def nothing_left(self, node: WholePlugin) -> list[str]:
         """Return what is left when no claim is prepared."""
         node.reporter.reconcile()
         wrong = self.wrong(node, ())
-        UnclaimedTimeSlices(
-            records=self.records,
-            before=TimeSlicesBefore(self.driver, self.records),
-            claims=node.node_claims,
-            gpu_lock=lambda _gpu: ThreadLock(),
-        ).restore()
+        node.sweeper.sweep()
         wrong += [each for each in self.wrong(node, ()) if each not in wrong]
-        files = {name: data for name, data in node.files().items() if name != BOOT_MARK}
+        files = node.files()
         requests = [path.name for path in (Path(self.mps.places.root) / mps.REQUESTS).iterdir()]
         return (
             wrong + [f"file {name}" for name in files if name not in EMPTY] + [f"request {name}" for name in requests]
         )
 
 
-def _is_done(found: object) -> bool:
-    return isinstance(found, Checkpoint) and found.state is State.DONE
+def _is_done(found: Mapping[str, Any] | None) -> bool:
+    return found is not None and found.get("state") == "done"
 
 
 # What is killed
@@ -342,6 +331,7 @@ def _reboot(node: SharedNode) -> None:
     node.boot = node.mps.boot = "boot-2"
     shutil.rmtree(node.mps.places.root)  # a tmpfs
     node.mps.start()
+    node.serve()
 
 
 WAYS = (_plugin_alone, _supervisor, _daemons, _container, _driver, _reboot)
@@ -374,11 +364,11 @@ def _left_alone(node: SharedNode, name: str, others: tuple[str, ...]) -> list[st
     """Nobody asks: the claim is prepared or undone by the start alone. After a reboot nothing is in use."""
     plugin = node.plugin()
     node.renew(plugin)
-    plugin.recovery.recover(plugin.pods.values())
+    plugin.recovery.recover(node.pods.values())
     plugin.sweeper.sweep()
     wrong: list[str] = []
     if node.boot == "boot-1":
-        done = _is_done(plugin.node_claims.of(reference_to(node.claims[name]).uid))
+        done = _is_done(plugin.checkpoint(reference_to(node.claims[name]).uid))
         wrong = node.wrong(plugin, sorted({*others, *([name] if done else [])}))
     node.unprepare(plugin, name, *others)
     return wrong + node.nothing_left(plugin)
@@ -389,7 +379,7 @@ def _gone(node: SharedNode, name: str, others: tuple[str, ...]) -> list[str]:
     del name, others
     plugin = node.plugin(gone=True)
     plugin.sweeper.sweep()
-    plugin.clock.advance(ORPHAN_GRACE_S)
+    node.clock.gone_by_s += GRACE_S
     plugin.sweeper.sweep()
     return node.nothing_left(plugin)
 
@@ -401,36 +391,62 @@ MOMENTS = ("in", "after")
 # Planted faults
 
 
-def _plant_note_before_undo() -> None:
-    """The journal forgets an effect before it is undone."""
+class NotesLate(KilledAtAny):
+    """What is written before a change of the driver, and what it says of that, comes after it: too late for a kill."""
 
-    def hasty(self: ClaimEffects, uid: Any, left: Sequence[Effect]) -> None:
-        for effect in reversed(left):
-            others = self._others(uid, effect)
-            self._note(uid, effect, None)
-            self._means_of(effect).undo(effect, others)
+    _note: tuple[Path, bytes | None] | None = None
 
-    ClaimEffects._undo_each = hasty  # type: ignore[method-assign]
+    def rename(self, source: Path, target: Path, folder: int) -> None:
+        self._note = (target, target.read_bytes() if target.exists() else None)
+        super().rename(source, target, folder)
 
+    def change(self, work: Callable[[], None]) -> None:
+        def first() -> None:
+            work()
+            if self.ends_here and self._note is not None:
+                target, before = self._note
+                target.unlink() if before is None else target.write_bytes(before)
 
-def _plant_effect_before_journal() -> None:
-    """An effect is made before it is journaled."""
-    start = NodeClaims.start
-
-    def hasty(self: NodeClaims, prepared: PreparedClaim, *, lost: bool = False) -> Checkpoint:
-        for effect in prepared.effects:
-            if effect.kind == MEMORY_LIMIT:
-                _planted_means[MEMORY_LIMIT].apply(effect, ())
-        return start(self, prepared, lost=lost)
-
-    NodeClaims.start = hasty  # type: ignore[method-assign]
+        super().change(first)
 
 
-_planted_means: dict[str, MemoryLimits] = {}
-PLANTS: Mapping[str, Callable[[], None]] = {
-    "none": lambda: None,
-    "note-before-undo": _plant_note_before_undo,
-    "effect-before-journal": _plant_effect_before_journal,
+class ForgetsFirst(KilledAtAny):
+    """What is written after a change of the driver comes before it: nobody knows of a change that a kill prevents."""
+
+    NOTES = 2
+    """What is written of a change: in its record, and in the checkpoint."""
+
+    def __init__(self, step: int, moment: str) -> None:
+        super().__init__(step, moment)
+        self._left: int | None = None
+
+    def change(self, work: Callable[[], None]) -> None:
+        if self.ends_before_this:
+            self.done += 1
+            self._left = self.NOTES
+        elif self._left is None:
+            super().change(work)
+
+    def rename(self, source: Path, target: Path, folder: int) -> None:
+        super().rename(source, target, folder)
+        self._noted()
+
+    def remove(self, path: Path, folder: int) -> None:
+        super().remove(path, folder)
+        self._noted()
+
+    def _noted(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+PLANTS: Mapping[str, type[KilledAtAny]] = {
+    "none": KilledAtAny,
+    "effect-before-journal": NotesLate,
+    "note-before-undo": ForgetsFirst,
+    "keeps-what-is-set": KeepsWhatIsSet,
 }
 
 
@@ -441,12 +457,8 @@ def _killed(node: SharedNode, operation: str, step: int, moment: str, plant: str
     if child == 0:
         status = 1
         try:
-            steps = KilledAtAny(step, moment)
+            steps = PLANTS[plant](step, moment)
             plugin = node.plugin(steps, serve=lambda: None)
-            means = plugin.means[MEMORY_LIMIT]
-            assert isinstance(means, MemoryLimits)
-            _planted_means[MEMORY_LIMIT] = means
-            PLANTS[plant]()
             getattr(node, work)(plugin, name)
             (node.folder / COUNT).write_text(str(steps.done))
             status = 0

@@ -10,21 +10,24 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar
 
+from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import TemporaryError
-from dracaena.api.names import CDI_SHARE_MARK, ClaimUid, DeviceName, cdi_device_name
+from dracaena.api.links import Link, LinkLevel
+from dracaena.api.machine import Machine
+from dracaena.api.names import CDI_SHARE_MARK, ClaimUid, cdi_device_name, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits, NodeDeviceKind
-from dracaena.kubelet_plugin.device_kinds.table import kind_of
+from dracaena.api.topology import Topology
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
-from support.effects import FOLDER, SERVED, ServedGpu, ServerFiles
-from support.node_simulator import SWEEP_S, Steps, ViolationError, may_share
-from support.plugin import DRIVER, PluginNode, ThreadLock, reference_to
+from support.fake_memory_limits import CgroupTree, FakeLimiter
+from support.fake_nvidia_smi import FakeTimeSlices
+from support.node_simulator import SWEEP_S, Crashed, Steps, ViolationError, may_share
+from support.plugin import BEST_EFFORT, DRIVER, reference_to, sharing_config
 from support.updated_node_simulator import UpdatedSimulator
+from support.whole_plugin import PlayedNode, WholePlugin
 
 SETTLE_EVERY = 40
 """Steps between two times in which nothing fails and the plugin may set all right."""
@@ -62,26 +65,39 @@ class FailingSteps(Steps):
             raise OSError(errno.EIO, "Input/output error")
 
 
-class FailingServers(ServerFiles):
-    """What fails does so once: it did nothing, or with `late` what it was asked for."""
+class FailingDriver:
+    """The GPU driver: intervals of time slices, and limits of memory. `fails` holds what fails once: it did nothing, or
+    with `late` what it was asked for. Each change is a step at which the plugin may be killed, before it and after it.
+    """
 
-    def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
-        failing, self.fails = self.fails, tuple(each for each in self.fails if each != "apply")
-        if "apply" in failing:
-            raise TemporaryError("the server does not start")
-        outcome = super().apply(effect, others)
-        self._fail_late("apply")
-        return outcome
+    def __init__(self, step: Callable[[], None]) -> None:
+        self.slices, self.limiter = FakeTimeSlices(), FakeLimiter()
+        self.slices.before_each = self.limiter.before_each = step
+        self.fails: tuple[str, ...] = ()
 
-    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        failing, self.fails = self.fails, tuple(each for each in self.fails if each != "undo")
-        if "undo" in failing:
-            raise TemporaryError("the server does not stop")
-        super().undo(effect, others)
-        self._fail_late("undo")
+    def load(self, gpus: Sequence[str]) -> None:
+        """It is loaded, has these GPUs, and knows nothing of before."""
+        self.limiter.gpus = set(gpus)
+        self.limiter.limits.clear()
+        self.slices.intervals = dict.fromkeys(gpus, TimeSliceInterval.DEFAULT)
 
-    def _fail_late(self, what: str) -> None:
-        failing, self.fails = self.fails, tuple(each for each in self.fails if each != f"late {what}")
+    def read(self, gpu: str) -> TimeSliceInterval | None:
+        return self.slices.read(gpu)
+
+    def set(self, gpu: str, interval: TimeSliceInterval) -> None:
+        what = "undo" if interval is TimeSliceInterval.DEFAULT else "apply"
+        self._or_fail(what, lambda: self.slices.set(gpu, interval))
+
+    def limit(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
+        what = "undo" if limit_bytes is None else "apply"
+        self._or_fail(what, lambda: self.limiter.limit(gpu, cgroup, limit_bytes))
+
+    def _or_fail(self, what: str, change: Callable[[], None]) -> None:
+        failing = {each for each in self.fails if each.endswith(what)}
+        self.fails = tuple(each for each in self.fails if each not in failing)
+        if what in failing:
+            raise TemporaryError(f"the driver does not {what}")
+        change()
         if f"late {what}" in failing:
             raise TemporaryError(f"no answer to {what}")
 
@@ -98,13 +114,15 @@ class DamagedNodeSimulator(UpdatedSimulator):
     def __post_init__(self) -> None:
         self.quiet = False
         self.stopping = False
-        self.gpu_locks: dict[DeviceName, ThreadLock] = {}
         self.damaged: set[ClaimUid] = set()  # their effects may be known to nobody
         self.ending: set[ClaimUid] = set()  # kubelet has begun to unprepare them
         self.answers: dict[ClaimUid, frozenset[str]] = {}  # the CDI devices that kubelet was told
         self.first_specs: dict[ClaimUid, bytes] = {}
         self.every_claim: dict[ClaimUid, ResourceClaim] = {}
         self.restored = 0
+        self.tree, self.cgroups = CgroupTree(self.folder / "cgroup"), dict[str, str]()
+        self.driver = FailingDriver(self.driver_step)
+        self.played: PlayedNode | None = None
         super().__post_init__()
 
     # the plugin's world
@@ -112,16 +130,78 @@ class DamagedNodeSimulator(UpdatedSimulator):
     def new_steps(self) -> FailingSteps:
         return FailingSteps(removals=not self.seed % 2)
 
-    def new_node(self, **more: Any) -> PluginNode:
+    def new_node(self, **more: Any) -> WholePlugin:
         self.stopping = False
-        self.servers = FailingServers(self.folder, self.steps)
-        return super().new_node(
-            gpu_driver_edits=self.gpu_driver_edits,
-            kind_of=_kind_of,
-            means={SERVED: self.servers},
-            gpu_locks=self.gpu_locks,
-            **more,
-        )
+        if self.played is None:
+            self.load_driver()
+            self.played = PlayedNode(
+                self.folder,
+                self.claims,
+                self.pods,
+                self.clock,
+                machine=self.machine,
+                intervals=self.driver,
+                limiter=self.driver,
+                cgroups=self.tree.root,
+                kubelet=self.kubelet,
+                minors=self.gpu_driver_minors,
+                edits=self.gpu_driver_edits,
+            )
+        return WholePlugin(self.played, self.steps, **more)
+
+    def begin(self) -> None:
+        self.call_newer(lambda node: node.start())
+
+    def machine(self) -> Machine:
+        """What NVML says: the GPUs that the driver has, numbered as it numbers them."""
+        gpus = tuple(self.pool().gpus.values())
+        pairs = tuple(Link(LinkLevel.SYS, None) for _ in combinations(gpus, 2))
+        return Machine("node", gpus, Topology(len(gpus), pairs, (None,) * len(gpus)), driver_version="615.10")
+
+    def load_gpu_driver(self) -> None:
+        super().load_gpu_driver()
+        self.load_driver()
+
+    def load_driver(self) -> None:
+        self.driver.load([gpu.uuid for gpu in self.all_gpus if gpu_device_name(gpu.uuid) in self.minors])
+        if self.played is not None:
+            self.played.loads += 1
+
+    def show_minors(self, node: Any) -> None:
+        """The kernel module says them by itself."""
+
+    def read_gpus(self, node: Any) -> None:
+        try:
+            node.read()
+        except Crashed:
+            self.node = None if self.node is node else self.node
+            self.older = None if self.older is node else self.older
+
+    def driver_step(self) -> None:
+        try:
+            self.steps.step()
+        except OSError as error:
+            raise TemporaryError(f"the driver: {error.strerror}") from error
+
+    def look(self) -> None:
+        """The threads of the newer instance look in any order."""
+        if self.node is None:
+            return
+        rounds = self.node.rounds()
+        self.beside.shuffle(rounds)
+        for each in rounds:
+            self.call_newer(lambda _, each=each: each())  # type: ignore[misc]
+
+    def configs(self) -> list[dict[str, Any]]:
+        # Nearly all alike: a GPU has one interval at a time.
+        word = self.rng.choices(["", "Long", "Short"], [2, 4, 1])[0]
+        slices = sharing_config(strategy="TimeSlicing", interval=word, enforcement="BestEffort")
+        return [slices] if word else [BEST_EFFORT]
+
+    def start_pod(self) -> None:
+        for pod in self.pods.values():
+            self.cgroups[pod.metadata.uid] = str(self.tree.add(pod.metadata.uid))
+        super().start_pod()
 
     def gpu_driver_edits(self) -> GpuDriverEdits:
         if self.stopping:
@@ -132,7 +212,7 @@ class DamagedNodeSimulator(UpdatedSimulator):
         if not self.quiet and self.rng.random() < IN_RECOVERY:
             self.rng.choice([self.crash, self.fail_steps, self.stop_soon, self.fail_effect])()
 
-    def ask_to_prepare(self, node: PluginNode, claim: ResourceClaim) -> None:
+    def ask_to_prepare(self, node: WholePlugin, claim: ResourceClaim) -> None:
         uid = ClaimUid(claim.metadata.uid)
         prepared = node.state.prepare(reference_to(claim))
         told = frozenset(cdi_device_name(uid, device.device, device.share_id) for device in prepared.devices)
@@ -141,7 +221,7 @@ class DamagedNodeSimulator(UpdatedSimulator):
         self.ending.discard(uid)
         self.first_specs.setdefault(uid, self.spec(uid).read_bytes())
 
-    def ask_to_unprepare(self, node: PluginNode, claim: ResourceClaim) -> None:
+    def ask_to_unprepare(self, node: WholePlugin, claim: ResourceClaim) -> None:
         uid = ClaimUid(claim.metadata.uid)
         self.ending.add(uid)
         super().ask_to_unprepare(node, claim)
@@ -164,7 +244,7 @@ class DamagedNodeSimulator(UpdatedSimulator):
         self.stopping = True
 
     def fail_effect(self) -> None:
-        self.servers.fails = (self.rng.choice(["apply", "undo", "late apply", "late undo"]),)
+        self.driver.fails = (self.rng.choice(["apply", "undo", "late apply", "late undo"]),)
 
     def lose_checkpoint(self) -> None:
         self.damage(lambda path: path.unlink())
@@ -250,22 +330,22 @@ class DamagedNodeSimulator(UpdatedSimulator):
         self.settle()
         self.make_good()
         super().drain()
-        servers = self.folder / FOLDER
-        names = {path.name for path in servers.iterdir()} if servers.exists() else set()
         known = {
-            name
+            self.cgroups[each.uid]
             for uid in self.damaged
-            for each in self.every_claim[uid].status.allocation.devices.results  # type: ignore[union-attr]
-            for name in (each.device, f"{each.device}+{each.share_id}+1")
+            for each in self.every_claim[uid].status.reserved_for
+            if each.uid in self.cgroups
         }
-        if names - known:
-            raise self.violation(f"servers {sorted(names - known)} stay when all pods have ended")
+        limits = {cgroup for _, cgroup in self.driver.limiter.limits}
+        longer = [gpu for gpu, each in self.driver.slices.intervals.items() if each is not TimeSliceInterval.DEFAULT]
+        if limits - known or longer:
+            raise self.violation(f"limits {sorted(limits - known)} and {longer} stay when all pods have ended")
 
     # the oracle
 
     def look_at_files(self) -> None:
         self.judge_specs()
-        has_checkpoint = {path.stem for path in (self.folder / "claims").glob("*.json")}
+        has_checkpoint = {path.stem for path in self.checkpoint_files()}
         specs = {uid for uid, _ in self.specs()}
         running = {ClaimUid(each.claim.metadata.uid) for each in self.containers}
         for uid in sorted(running | self.answered()):
@@ -308,7 +388,12 @@ class DamagedNodeSimulator(UpdatedSimulator):
         return self.folder / "cdi" / f"{DRIVER}-claim_{uid}.json"
 
     def checkpoint(self, uid: ClaimUid) -> Path:
-        return self.folder / "claims" / f"{uid}.json"
+        assert self.played is not None
+        return self.played.checkpoints / f"{uid}.json"
+
+    def checkpoint_files(self) -> Sequence[Path]:
+        assert self.played is not None
+        return sorted(self.played.checkpoints.glob("*.json"))
 
     def specs(self) -> Iterator[tuple[ClaimUid, frozenset[str]]]:
         """Yield the claims that have one, with the names of their CDI devices."""
@@ -318,7 +403,7 @@ class DamagedNodeSimulator(UpdatedSimulator):
 
     def checkpoints(self) -> Iterator[tuple[ClaimUid, Mapping[str, Any]]]:
         """Yield the claims whose checkpoints can be read, with what they say."""
-        for path in sorted((self.folder / "claims").glob("*.json")):
+        for path in self.checkpoint_files():
             try:
                 yield ClaimUid(path.stem), json.loads(path.read_bytes())["checkpoint"]
             except ValueError:
@@ -326,15 +411,3 @@ class DamagedNodeSimulator(UpdatedSimulator):
 
     def violation(self, what: str) -> ViolationError:
         return ViolationError(f"seed {self.seed}: {what}: {self.done}")
-
-
-class _Served(ServedGpu):
-    """Without a server for those who only look."""
-
-    def edits(self, device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:
-        return NO_EDITS if device.admin_access else super().edits(device, effects)
-
-
-def _kind_of(name: DeviceName, share_id: str | None) -> NodeDeviceKind:
-    """Shares, and about half of the GPUs, are served."""
-    return _Served() if share_id is not None or name[-1] in "02468ace" else kind_of(name, share_id)

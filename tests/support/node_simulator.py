@@ -145,7 +145,8 @@ class Simulator:
         self.unprepared: set[ClaimUid] = set()  # what kubelet was told to be unprepared
         self.containers: list[Container] = []
         self.count = 0
-        self.node: PluginNode | None = None
+        self.node: Any = None
+        """A PluginNode, or what a subclass has in its place."""
         self.restart_plugin()
 
     # what is played
@@ -161,6 +162,9 @@ class Simulator:
     def gpu_driver_minors(self) -> dict[str, int]:
         return {_address(g): self.minors[n] for g in self.all_gpus if (n := gpu_device_name(g.uuid)) in self.minors}
 
+    def checkpoint(self, uid: ClaimUid) -> Path:
+        return self.folder / "claims" / f"{uid}.json"
+
     def behind(self, nodes: frozenset[int]) -> frozenset[DeviceName]:
         return frozenset(name for name, minor in self.minors.items() if minor in nodes)
 
@@ -169,6 +173,13 @@ class Simulator:
     def restart_plugin(self) -> None:
         self.steps = self.new_steps()
         self.node = self.new_node()
+        self.begin()
+        self.before_recovery()
+        self.beside_kubelet(lambda node: node.recovery.recover(self.pods.values()))
+        self.look()
+
+    def begin(self) -> None:
+        """What a process of the plugin does first."""
         for files in (self.node.checkpoint_files, self.node.podlist, self.node.specs):
             files.remove_half_written()
         self.watch = DeviceWatch(
@@ -178,9 +189,6 @@ class Simulator:
             clock=self.clock,
             metrics=self.node.metrics,
         )
-        self.before_recovery()
-        self.beside_kubelet(lambda node: node.recovery.recover(self.pods.values()))
-        self.look()
 
     def new_steps(self) -> Steps:
         return Steps()
@@ -188,7 +196,7 @@ class Simulator:
     def before_recovery(self) -> None:
         """What happens between the start of the plugin and its first look at what is left."""
 
-    def new_node(self, **more: Any) -> PluginNode:
+    def new_node(self, **more: Any) -> Any:
         return PluginNode(
             self.folder,
             self.claims,
@@ -204,7 +212,7 @@ class Simulator:
     def look(self) -> None:
         self.call(lambda _: self.watch.look())
 
-    def call(self, work: Callable[[PluginNode], Any]) -> bool:
+    def call(self, work: Callable[[Any], Any]) -> bool:
         """Do something in the plugin, if it runs; return whether it worked."""
         if self.node is None:
             return False
@@ -218,12 +226,12 @@ class Simulator:
             return False
         return True
 
-    def beside_kubelet(self, work: Callable[[PluginNode], Any]) -> None:
+    def beside_kubelet(self, work: Callable[[Any], Any]) -> None:
         """As call(), for what the plugin does by itself: meanwhile kubelet may unprepare what it has prepared."""
         self.claims.meanwhile = self.unprepare_meanwhile
         self.call(work)
         self.claims.meanwhile = None
-        again = [uid for uid in sorted(self.unprepared) if (self.folder / "claims" / f"{uid}.json").exists()]
+        again = [uid for uid in sorted(self.unprepared) if self.checkpoint(uid).exists()]
         if again and self.node is not None:
             raise ViolationError(
                 f"seed {self.seed}: {again} are prepared, and kubelet has unprepared them: {self.done}"
@@ -297,10 +305,10 @@ class Simulator:
         if self.call(lambda node: self.ask_to_prepare(node, claim)):
             self.start_container(pod.metadata.name, claim)
 
-    def ask_to_prepare(self, node: PluginNode, claim: ResourceClaim) -> None:
+    def ask_to_prepare(self, node: Any, claim: ResourceClaim) -> None:
         node.state.prepare(reference_to(claim))
 
-    def ask_to_unprepare(self, node: PluginNode, claim: ResourceClaim) -> None:
+    def ask_to_unprepare(self, node: Any, claim: ResourceClaim) -> None:
         node.state.unprepare(reference_to(claim))
 
     def restart_container(self) -> None:
@@ -398,12 +406,20 @@ class Simulator:
         self.load_gpu_driver()
         if self.node is None:
             return
-        self.node.minors = self.gpu_driver_minors()
+        self.show_minors(self.node)
         if self.rng.random() < 0.5:
             self.start_pod()
         if self.node is not None:
-            self.node.pool = self.pool()
+            self.read_gpus(self.node)
             self.look()
+
+    def show_minors(self, node: Any) -> None:
+        """The kernel module says the numbers of its GPUs at once."""
+        node.minors = self.gpu_driver_minors()
+
+    def read_gpus(self, node: Any) -> None:
+        """The plugin reads its GPUs."""
+        node.pool = self.pool()
 
     def load_gpu_driver(self) -> None:
         names = [gpu_device_name(gpu.uuid) for gpu in self.all_gpus]
@@ -424,7 +440,7 @@ class Simulator:
         whole = [c for c in good if not c.prepared.former and c.aside is None]
         if whole:
             uid = self.rng.choice(whole).prepared.claim.uid
-            (self.folder / "claims" / f"{uid}.json").write_bytes(b"rubbish")
+            self.checkpoint(uid).write_bytes(b"rubbish")
             if self.rng.random() < 0.5:
                 self.load_gpu_driver()
             self.restart_plugin()

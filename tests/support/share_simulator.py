@@ -50,7 +50,7 @@ class ShareSimulator(UpdatedSimulator):
         self.show_driver()
         node = NodeEnforcement(memory_limits=None, time_slices=None)
         self.records = TimeSliceRecords(DocumentFolder(self.folder, synced=False), ThreadLock(), "boot-1")
-        made = super().new_node(
+        made: PluginNode = super().new_node(
             kind_of=kinds_on(lambda: node),
             means={
                 MEMORY_LIMIT: MemoryLimits(self.limiter, Cgroups(str(self.tree.root))),

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from support.node_simulator import Simulator
-from support.plugin import PluginNode
 
 OTHER_INSTANCE = 0.4
 """How often a call comes to the older instance, while there are two."""
@@ -16,13 +15,14 @@ OTHER_INSTANCE = 0.4
 
 class UpdatedSimulator(Simulator):
     def __post_init__(self) -> None:
-        self.older: PluginNode | None = None
+        self.older: Any = None
         super().__post_init__()
 
     def load_gpu_driver(self) -> None:
         super().load_gpu_driver()
         if self.older is not None:
-            self.older.minors, self.older.pool = self.gpu_driver_minors(), self.pool()
+            self.show_minors(self.older)
+            self.read_gpus(self.older)
 
     def begin_update(self) -> None:
         """The next instance starts, and the one before goes on to answer."""
@@ -33,7 +33,7 @@ class UpdatedSimulator(Simulator):
     def end_update(self) -> None:
         self.older = None
 
-    def call(self, work: Callable[[PluginNode], Any]) -> bool:
+    def call(self, work: Callable[[Any], Any]) -> bool:
         if self.older is None or self.beside.random() > OTHER_INSTANCE:
             return self.call_newer(work)
         self.node, self.older = self.older, self.node
@@ -42,7 +42,7 @@ class UpdatedSimulator(Simulator):
         finally:
             self.node, self.older = self.older, self.node
 
-    def call_newer(self, work: Callable[[PluginNode], Any]) -> bool:
+    def call_newer(self, work: Callable[[Any], Any]) -> bool:
         return super().call(work)
 
     def look(self) -> None:
