@@ -43,6 +43,8 @@ class PluginPaths:
     """While a label of the node asks us to release the GPU driver, this file says which."""
     checkpoints: Path
     """Folder."""
+    ledger: Path
+    """Folder for what was changed on the node, one file per thing."""
     metadata: Path
     """Folder of device metadata: `<namespace>_<claim>/<request>/metadata.json`."""
     podlist: Path
@@ -71,6 +73,7 @@ def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
         release_labels=data / LAST_ASKING,
         checkpoints=data / "claims",
         metadata=data / "dra-device-metadata",
+        ledger=data / "ledger",
         podlist=root / "pod-resources",
     )
 

@@ -37,6 +37,7 @@ class TroubleKind(enum.Enum):
     PASSTHROUGH_REFUSED = "PassthroughRefused"
     HOST_PROCESSES = "HostProcessesHidden"
     NOT_GIVEN_BACK = "GpuNotGivenBack"
+    NOT_RESTORED = "GpuNotRestored"
     VGPU_REFUSED = "VgpuRefused"
     FABRIC_MANAGER = "FabricManagerNotReady"
     FABRIC_PARTITION = "FabricPartitionUnclear"
@@ -90,6 +91,8 @@ MENDING = {
     "plugin's DaemonSet if that is deployed in another way (docs/vm.md)",
     TroubleKind.NOT_GIVEN_BACK: "it is tried again every few minutes; on the node: `fuser -v /dev/vfio/*`, "
     "`dmesg | tail -n 50` (docs/vm.md)",
+    TroubleKind.NOT_RESTORED: "it is tried again every few minutes (docs/sharing.md); on the node: "
+    "`nvidia-smi compute-policy --list`",
     TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "
     "`grep . /sys/bus/pci/devices/*/nvidia/current_vgpu_type` (docs/vm.md)",
     TroubleKind.FABRIC_MANAGER: "on the node: `systemctl status nvidia-fabricmanager`, "

@@ -40,7 +40,7 @@ from dracaena.kubelet_plugin.claims.unprepares import Unprepares
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.mig_place import with_made
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
+from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, LeftS
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, ReadPool
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
@@ -56,6 +56,10 @@ _PLAIN_UID = re.compile("[A-Za-z0-9-]{1,63}")
 
 UNPREPARE_WAIT_S = 20.0
 """Longest that an unprepare waits for the GPUs of its claim. Kubelet allows 45 s for all claims of a call."""
+
+SETTLE_S = 30.0
+"""After so much time since a call for a claim began, no further change of the node is begun: what is left of it is for
+the next call. Kubelet allows 45 s, and a change may take 15."""
 
 log = structlog.get_logger()
 
@@ -124,11 +128,11 @@ class DeviceState:
         ClaimGoneError if kubelet has unprepared it meanwhile, since it would not unprepare it a second time.
         """
         _check_uid(reference)
-        deadline_s = self._unprepares.deadline_s(within_s)
+        deadline_s, settle_by_s = self._unprepares.deadline_s(within_s), self._unprepares.deadline_s(SETTLE_S)
         while True:
             torn_down = self._unprepares.count()
             try:
-                return self._prepare_once(reference, deadline_s, resumes=resumes)
+                return self._prepare_once(reference, deadline_s, settle_by_s, resumes=resumes)
             except DeviceHeldError as error:
                 # If no known pod uses the holder, kubelet is about to unprepare it. Otherwise waiting does not help.
                 if error.outlasts(self._reporter.in_use):
@@ -137,7 +141,9 @@ class DeviceState:
                     raise
                 log.debug("waited for a device that was held", claim=str(reference), held=str(error))
 
-    def _prepare_once(self, reference: ClaimReference, deadline_s: float, *, resumes: bool) -> PreparedClaim:
+    def _prepare_once(
+        self, reference: ClaimReference, deadline_s: float, settle_by_s: float, *, resumes: bool
+    ) -> PreparedClaim:
         with self._claims.hold():
             prepared = self._already_prepared(reference.uid)
         if prepared is not None:
@@ -154,7 +160,7 @@ class DeviceState:
             if resumes and self._claims.of(reference.uid) is None and not self._claims.has_spec(reference.uid):
                 raise ClaimGoneError(f"claim {reference} was unprepared meanwhile")
             begun = self._begin(claim)
-        return self._make_effects(begun, deadline_s) if begun.prepared.effects else begun.prepared
+        return self._make_effects(begun, deadline_s, settle_by_s) if begun.prepared.effects else begun.prepared
 
     def unprepare(self, reference: ClaimReference) -> None:
         """Undo what prepare did; does nothing for a claim that was never prepared.
@@ -178,12 +184,13 @@ class DeviceState:
         with self._claims.hold():
             if not even_if_in_use and self._claims.may_be_in_use(uid):
                 return
-            settled = not self._effects.of(uid)
+            settled = self._effects.are_settled(uid)
             if settled:
                 self._take_back(uid)
         if not settled:
+            left_s = self._unprepares.countdown(self._unprepares.deadline_s(SETTLE_S))
             with self._effects.hold(uid, self._unprepares.countdown(self._unprepares.deadline_s(UNPREPARE_WAIT_S))):
-                self._undo_effects(uid, even_if_in_use=even_if_in_use)
+                self._undo_effects(uid, left_s, even_if_in_use=even_if_in_use)
         self._unprepares.note()
         self._reporter.changed()
 
@@ -253,21 +260,21 @@ class DeviceState:
         self._reporter.changed()
         log.info("claim prepared", uuids=[device.uuid for device in started.prepared.devices])
 
-    def _make_effects(self, begun: _Begun, deadline_s: float) -> PreparedClaim:
+    def _make_effects(self, begun: _Begun, deadline_s: float, settle_by_s: float) -> PreparedClaim:
         """Make the effects of a claim that has begun, then prepare it. The caller does not hold the lock.
 
         Another call for the same claim may come while this one waits for the GPUs or makes effects: this call then
         gives the same answer as that one, and never rolls it back. If the GPUs cannot be acquired, the journal stays as
         it is: the call that has them may be working for this claim.
         """
-        uid = begun.prepared.claim.uid
+        uid, left_s = begun.prepared.claim.uid, self._unprepares.countdown(settle_by_s)
         with self._effects.hold(uid, self._unprepares.countdown(deadline_s)):
             with self._claims.hold():
                 known = self._prepared_in_this_boot(uid)
             if known is not None and known.state is State.DONE:
                 return known.prepared
             try:
-                self._effects.apply(uid, begun.planned)
+                self._effects.apply(uid, begun.planned, left_s)
                 with self._claims.hold():
                     return self._with_effects(uid, begun.planned)
             except EffectPendingError:
@@ -275,7 +282,7 @@ class DeviceState:
             except DracaenaError:
                 if begun.fresh:
                     try:
-                        self._undo_effects(uid, even_if_in_use=False)
+                        self._undo_effects(uid, left_s, even_if_in_use=False)
                     except DracaenaError as error:
                         log.warning("unfinished preparation cannot be undone", claim_uid=uid, error=str(error))
                 raise
@@ -296,14 +303,14 @@ class DeviceState:
         self._finish(dataclasses.replace(checkpoint, prepared=prepared), pool)
         return prepared
 
-    def _undo_effects(self, uid: ClaimUid, *, even_if_in_use: bool) -> None:
+    def _undo_effects(self, uid: ClaimUid, left_s: LeftS, *, even_if_in_use: bool) -> None:
         """Undo a claim with effects; the caller holds its GPUs. If an effect cannot be undone, the claim holds its
         devices and none of its containers starts.
         """
         with self._claims.hold():
             if not even_if_in_use and self._claims.may_be_in_use(uid):
                 return
-            if all(effect.leaves_nothing for effect in self._effects.of(uid)):
+            if self._effects.leave_nothing(uid):
                 self._take_back(uid)
                 return
             checkpoint = self._claims.of(uid)
@@ -312,7 +319,7 @@ class DeviceState:
                 self._claims.remove_spec(uid)
                 # After a crash from here on, the claim does not count as prepared: its effects may be half undone.
                 self._claims.begin_again(checkpoint)
-        self._effects.undo(uid)
+        self._effects.undo(uid, left_s)
         with self._claims.hold():
             self._take_back(uid)
 

@@ -13,6 +13,7 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.device_state import DeviceState, PrepareError, SetAsideError
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler, ClaimTrouble
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
@@ -35,6 +36,7 @@ class ClaimRecovery:
         read_pool: ReadPool,
         api: ClaimReader,
         claims: NodeClaims,
+        ledger: Ledger,
         metadata: MetadataFiles,
         claim_reconciler: ClaimReconciler,
         reporter: PodDevicesReporter,
@@ -43,6 +45,7 @@ class ClaimRecovery:
         self._read_pool = read_pool
         self._api = api
         self._claims = claims
+        self._ledger = ledger
         self._metadata = metadata
         self._claim_reconciler = claim_reconciler
         self._reporter = reporter
@@ -61,6 +64,8 @@ class ClaimRecovery:
                     self._metadata.remove(broken)
                     self._claims.discard(broken.uid)
                     log.info("remains of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
+            if before:
+                self._ledger.clear()
         except DracaenaError as error:
             log.warning("remains of an earlier boot are not cleaned up", error=str(error))
 

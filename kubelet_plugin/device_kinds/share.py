@@ -20,7 +20,7 @@ from dracaena.kubelet_plugin.device_kinds.enforcement import (
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import memory_limit_effect, why_no_memory_limits
 from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer, mps_edits, mps_effect
 from dracaena.kubelet_plugin.device_kinds.shared_device import MEMORY_STEP_BYTES, shareable_bytes
-from dracaena.kubelet_plugin.device_kinds.time_slice_effects import time_slice_effects, why_no_time_slices
+from dracaena.kubelet_plugin.device_kinds.time_slice import time_slice, why_no_time_slices
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu, mig_off
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
@@ -58,7 +58,7 @@ class GpuShare(WholeGpu):
         if lacking and sharing.is_required:
             return CannotEnforce(f"{lacking}; with GpuConfig `sharing.enforcement: BestEffort` it is prepared without")
         mps = mps_effect(device, claim, memory_is_limited=bool(amounts.memory)) if found.by_mps else None
-        slices = time_slice_effects(device, sharing) if found.by_time_slices else ()
+        slices = (time_slice(device, sharing),) if found.by_time_slices else ()
         by_limit = found.memory is Enforcer.MEMORY_LIMIT
         # With MPS it may fail: then the server's own limit holds.
         limits = (memory_limit_effect(device, required=sharing.is_required and mps is None),) if by_limit else ()

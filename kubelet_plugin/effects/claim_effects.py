@@ -1,5 +1,8 @@
 """Makes the effects of claims and undoes them, each journaled in its claim's checkpoint for as long as it may exist.
 
+Effects whose kind is in the engine (changes.engine) are only what their claim wants: they are journaled without an
+outcome, and the engine brings their things to that.
+
 They may take long (an MPS server takes some seconds), so they are made without the lock that guards kubelet's calls,
 and ordered by one lock per GPU. GPU locks are taken before the lock of the calls, several of them in the order of their
 names. The journal is written under the lock of the calls, before an effect is made and after it was undone. So the
@@ -11,14 +14,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import structlog
 
-from dracaena.api.errors import TemporaryError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
+from dracaena.kubelet_plugin.changes.change import ForClaim, Thing, thing_of
+from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.ports import (
     EffectMeans,
     JoinedEffectMeans,
@@ -35,6 +41,9 @@ MAX_WAITING = 8
 """Most calls that may wait for GPUs at once, a quarter of the workers (adapters.kubelet.grpc_server): a slow effect
 must leave some for claims of other GPUs. Further calls fail at once; kubelet retries them."""
 
+LeftS = Callable[[], float]
+"""Returns the seconds that are left of a call."""
+
 log = structlog.get_logger()
 
 
@@ -49,11 +58,15 @@ class ClaimEffects:
         self,
         *,
         claims: NodeClaims,
+        engine: ChangeEngine,
         means: Mapping[str, EffectMeans | NotingEffectMeans],
         gpu_lock: Callable[[DeviceName], NodeLock],
     ) -> None:
-        """`means` by the kind of effect. `gpu_lock` returns the lock of a GPU, the same one for the same name."""
+        """`means` by the kind of effect, for those that the engine does not have. `gpu_lock` returns the lock of a GPU,
+        the same one for the same name.
+        """
         self._claims = claims
+        self._engine = engine
         self._means = means
         self._gpu_lock = gpu_lock
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
@@ -62,6 +75,19 @@ class ClaimEffects:
         """Return the journaled effects of a claim in this boot."""
         found = self._claims.current_of(uid)
         return () if found is None else found.prepared.effects
+
+    def leave_nothing(self, uid: ClaimUid) -> bool:
+        """Whether nothing has to be undone for a claim."""
+        return all(effect.leaves_nothing for effect in self.of(uid)) and not self._noted(uid)
+
+    def are_settled(self, uid: ClaimUid) -> bool:
+        """Whether a claim has no effects."""
+        return not self.of(uid) and not self._noted(uid)
+
+    def _noted(self, uid: ClaimUid) -> Sequence[Thing]:
+        """Return what the ledger says that a claim has if its checkpoint does not: it broke, is gone or was rebuilt."""
+        found = self._claims.current_of(uid)
+        return () if found is not None and (found.planned or found.prepared.effects) else self._engine.noted(uid)
 
     def are_recorded(self, claim: PreparedClaim) -> bool:
         """Whether any effect of a claim was made for it in this boot, by records other than its checkpoint."""
@@ -72,7 +98,7 @@ class ClaimEffects:
         return False
 
     @contextlib.contextmanager
-    def hold(self, uid: ClaimUid, left_s: Callable[[], float]) -> Iterator[None]:
+    def hold(self, uid: ClaimUid, left_s: LeftS) -> Iterator[None]:
         """Hold the GPUs of a claim's journaled effects for a block, for apply() and undo().
 
         `left_s` returns how long to wait for them at most. Raises GpusBusyError if another call holds one for longer,
@@ -86,7 +112,7 @@ class ClaimEffects:
                 raise GpusBusyError(f"another call settled claim UID {uid} while this one waited for its GPUs")
             yield
 
-    def _enter(self, stack: contextlib.ExitStack, gpu: DeviceName, left_s: Callable[[], float]) -> None:
+    def _enter(self, stack: contextlib.ExitStack, gpu: DeviceName, left_s: LeftS) -> None:
         lock = self._gpu_lock(gpu)
         with contextlib.suppress(TemporaryError):
             stack.enter_context(lock.hold(0.0))
@@ -102,10 +128,12 @@ class ClaimEffects:
 
     def _gpus(self, uid: ClaimUid) -> Sequence[DeviceName]:
         """Return the GPUs sorted, so that two claims never deadlock on each other's GPUs."""
-        return sorted({effect.gpu for effect in self.of(uid)})
+        with self._claims.hold():
+            return sorted({*(effect.gpu for effect in self.of(uid)), *map(self._engine.gpu, self._noted(uid))})
 
-    def apply(self, uid: ClaimUid, planned: Sequence[Effect]) -> None:
-        """Make the planned effects of a claim, in order; all must be journaled already, and their GPUs held.
+    def apply(self, uid: ClaimUid, planned: Sequence[Effect], left_s: LeftS) -> None:
+        """Make the planned effects of a claim, in order; all must be journaled already, and their GPUs held. The engine
+        begins nothing once `left_s` returns 0.
 
         Effects of an earlier plan are undone first. Raises DracaenaError; what may have been made by then stays
         journaled. Makes nothing if another call, with another plan, has undone what was journaled.
@@ -113,8 +141,11 @@ class ClaimEffects:
         known = self.of(uid)
         if not all(is_among(effect, known) for effect in planned):
             raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
-        self._undo(uid, keep=planned)
+        self._undo(uid, left_s, keep=planned)
         for effects in _in_runs(next(each for each in known if each.is_same(one)) for one in planned):
+            if effects[0].kind in self._engine.kinds:
+                self._settle(effects, ForClaim(begins=uid), left_s)
+                continue
             for effect, outcome in zip(effects, self._apply_run(uid, effects), strict=True):
                 self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
                 log.info("effect made", effect=str(effect), claim_uid=uid)
@@ -140,12 +171,23 @@ class ClaimEffects:
 
         return means.apply_noting(effect, others, note)
 
-    def undo(self, uid: ClaimUid) -> None:
-        """Undo all journaled effects of a claim, last first; their GPUs must be held.
+    def _settle(self, effects: Sequence[Effect], call: ForClaim, left_s: LeftS) -> None:
+        """Have the engine settle what effects of one kind are about. Those of a claim that ends are forgotten then."""
+        uid = ClaimUid(call.begins or call.ends)
+        problems = self._engine.settle(map(thing_of, effects), call, left_s).problems
+        for effect in effects if call.ends else ():
+            if thing_of(effect) not in problems:
+                self._note_undone(uid, effect)
+        _raise_first(problems)
+
+    def undo(self, uid: ClaimUid, left_s: LeftS) -> None:
+        """Undo all journaled effects of a claim, last first; their GPUs must be held. The engine begins nothing once
+        `left_s` returns 0.
 
         Raises DracaenaError at the first that cannot be undone: it and those before it stay journaled.
         """
-        self._undo(uid, keep=())
+        self._undo(uid, left_s, keep=())
+        _raise_first(self._engine.settle(self._noted(uid), ForClaim(ends=uid), left_s).problems)
 
     def follow(
         self,
@@ -172,16 +214,28 @@ class ClaimEffects:
                 self._claims.journal(checkpoint, [*known, *new])
         due = [effect for effect in (*known, *new) if is_among(effect, wanted) and not is_settled(effect)]
         for effect in due:
+            if effect.kind in self._engine.kinds:
+                self._settle([effect], ForClaim(begins=uid), _unlimited)
+                continue
             outcome = self._apply(uid, effect)
             self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
-        self._undo_each(uid, [effect for effect in known if of_kind(effect) and not is_among(effect, wanted)])
+        ended = [effect for effect in known if of_kind(effect) and not is_among(effect, wanted)]
+        self._undo_each(uid, ended, _unlimited)
         return True
 
-    def _undo(self, uid: ClaimUid, keep: Sequence[Effect]) -> None:
-        self._undo_each(uid, [effect for effect in self.of(uid) if not is_among(effect, keep)])
+    def _undo(self, uid: ClaimUid, left_s: LeftS, keep: Sequence[Effect]) -> None:
+        left = [effect for effect in self.of(uid) if not is_among(effect, keep)]
+        kept = {thing_of(effect) for effect in keep if effect.kind in self._engine.kinds}
+        for effect in left:
+            if thing_of(effect) in kept:  # the claim wants something else of the same thing
+                self._note(uid, effect, None)
+        self._undo_each(uid, [effect for effect in left if thing_of(effect) not in kept], left_s)
 
-    def _undo_each(self, uid: ClaimUid, left: Sequence[Effect]) -> None:
+    def _undo_each(self, uid: ClaimUid, left: Sequence[Effect], left_s: LeftS) -> None:
         for effects in _in_runs(reversed(left)):
+            if effects[0].kind in self._engine.kinds:
+                self._settle(effects, ForClaim(ends=uid), left_s)
+                continue
             means = self._means_of(effects[0])
             if isinstance(means, JoinedEffectMeans):
                 for effect in effects:
@@ -241,6 +295,17 @@ class ClaimEffects:
                 raise TemporaryError(f"the checkpoint of claim UID {uid} was changed while {effect} was being settled")
             journal = [now if each.is_same(effect) else each for each in checkpoint.prepared.effects]
             self._claims.journal(checkpoint, [each for each in journal if each is not None])
+
+
+def _unlimited() -> float:
+    return math.inf
+
+
+def _raise_first(problems: Mapping[Thing, DracaenaError]) -> None:
+    for thing, problem in list(problems.items())[1:]:
+        log.warning("not settled yet", thing=str(thing), error=str(problem))
+    for problem in problems.values():
+        raise problem
 
 
 def _in_runs(effects: Iterable[Effect]) -> Iterator[Sequence[Effect]]:

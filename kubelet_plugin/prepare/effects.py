@@ -19,11 +19,8 @@ Scalar = str | int | bool
 MPS_SHARE: Final = "mps-share"
 """Kind of the effect of a share that the node's MPS supervisor serves (device_kinds.mps_effect)."""
 
-TIME_SLICE_BEFORE: Final = "time-slice-before"
-"""Kind of the effect that records a GPU's interval from before its time slices (device_kinds.time_slice_effects)."""
-
 TIME_SLICE: Final = "time-slice"
-"""Kind of the effect of a share whose GPU is divided by time slices (device_kinds.time_slice_effects)."""
+"""Kind of the effect of a share whose GPU is divided by time slices (device_kinds.time_slice)."""
 
 MIG_INSTANCE: Final = "mig-instance"
 """Kind of the effect of a MIG device that is created when a claim gets it (device_kinds.mig_place)."""

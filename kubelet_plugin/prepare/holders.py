@@ -12,7 +12,7 @@ from dracaena.api.attributes import ALL_CORES
 from dracaena.api.names import DeviceName
 from dracaena.api.quantity import format_bytes
 from dracaena.kubelet_plugin.device_kinds.shared_device import shareable_bytes
-from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE, Scalar
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, TIME_SLICE, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
 
 
@@ -198,7 +198,7 @@ def of_another_mode(
 def _division(claim: PreparedClaim, share: PreparedDevice) -> tuple[bool, Scalar | None]:
     """Return whether a share is by MPS, and the interval of its time slices, even while the old one is restored."""
     own = [each for each in claim.effects if (each.device, each.share_id) == (share.device, share.share_id)]
-    intervals = (each.parameters.get("interval") for each in own if each.kind in (TIME_SLICE_BEFORE, TIME_SLICE))
+    intervals = (each.parameters.get("interval") for each in own if each.kind == TIME_SLICE)
     return any(each.kind == MPS_SHARE for each in own), next(intervals, None)
 
 

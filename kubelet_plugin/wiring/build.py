@@ -36,6 +36,8 @@ from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStream
 from dracaena.kubelet_plugin.adapters.kubelet.registration import registration_server
 from dracaena.kubelet_plugin.adapters.recorded.faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
+from dracaena.kubelet_plugin.changes.engine import ChangeEngine
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.calls import ClaimCalls
 from dracaena.kubelet_plugin.claims.confidential_gate import confidential_gate
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
@@ -97,7 +99,6 @@ from dracaena.kubelet_plugin.wiring.share_means import (
     mps_fault_watch,
     share_means,
     unclaimed_shares,
-    unclaimed_time_slices,
 )
 from dracaena.kubelet_plugin.wiring.sweeping import (
     build_sweeper,
@@ -168,20 +169,22 @@ def _node(
         release.note_labels(section.labels)  # as read before the watch: the driver may be opened before that begins
     troubles = NodeTroubles(metrics, events.on_node)
     call_lock, folders = CallLock(paths.call_lock, clock), claim_folders(settings, paths)
+    claims = NodeClaims(
+        driver=settings.driver_name,
+        boot_id=read_boot_id(),
+        lock=call_lock,
+        checkpoints=folders.checkpoints,
+        specs=folders.specs,
+        marks=folders.marks,
+    )
     return NodeParts(
         settings=settings,
         clock=clock,
         paths=paths,
         call_lock=call_lock,
         folders=folders,
-        claims=NodeClaims(
-            driver=settings.driver_name,
-            boot_id=read_boot_id(),
-            lock=call_lock,
-            checkpoints=folders.checkpoints,
-            specs=folders.specs,
-            marks=folders.marks,
-        ),
+        claims=claims,
+        ledger=Ledger(folders.ledger, claims, claims.boot_id),
         metrics=metrics,
         client=client,
         view=view,
@@ -315,12 +318,15 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     mixed_pods = MixedPods(guests, pods, node.events.warn_users)
     files = _claim_files(node)
     reconciler = ClaimReconciler(node.claims, files)
-    shares = share_means(node.settings, node.paths, node.clock, node.release, gpus.limiter, node.claims)
+    shares = share_means(node.settings, node.paths, node.clock, node.release, gpus.limiter)
     changes = gpu_means(node, gpus)
+    gpu_lock = GpuLocks(node.paths.gpu_locks, node.clock).of
+    engine = ChangeEngine(ledger=node.ledger, kinds=shares.kinds, claims=node.claims, gpu_lock=gpu_lock)
     effects = ClaimEffects(
         claims=node.claims,
+        engine=engine,
         means={**shares.means, **changes.means},
-        gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
+        gpu_lock=gpu_lock,
     )
     layouts = LayoutParts(node, gpus, pods)
     cc_modes = CcModeParts(node, gpus, pods)
@@ -356,14 +362,15 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     device_watch = DeviceWatch(
         recovery=recovery, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
-    unclaimed = {
+    unclaimed: dict[str, Callable[[], int]] = {
         "gpu": unclaimed_gpus(node, changes),
         "mig": unclaimed_mig_devices(
             node, changes, gpus.devices.pool, gpus.live.read_soon if gpus.live is not None else lambda: None
         ),
         "share": unclaimed_shares(node),
-        "time-slices": unclaimed_time_slices(node, shares),
     }
+    for kind in engine.kinds:
+        unclaimed[kind] = partial(engine.sweep, kind, partial(node.troubles.update, f"unclaimed-{kind}"))
     sweeper = build_sweeper(node, pods, reporter, state, recovery, unclaimed)
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, reporter)

@@ -22,6 +22,7 @@ class ClaimFolders:
     """The folders that hold files of each prepared claim."""
 
     checkpoints: DocumentFolder
+    ledger: DocumentFolder
     marks: DocumentFolder
     podlist: DocumentFolder
     jobs: DocumentFolder | None
@@ -32,6 +33,7 @@ class ClaimFolders:
         """Return each folder with the prefix of our file names there."""
         return (
             (self.checkpoints, ""),
+            (self.ledger, ""),
             (self.marks, ""),  # and the journals of layouts, modes and bound GPUs
             (self.metadata, ""),
             (self.specs, spec_prefix(driver)),
@@ -45,6 +47,7 @@ def claim_folders(settings: PluginSettings, paths: PluginPaths) -> ClaimFolders:
     """Return the folders that the settings name. Creates and reads nothing."""
     return ClaimFolders(
         checkpoints=DocumentFolder(paths.checkpoints, mode=CHECKPOINT_MODE, synced=False, in_place_if_full=True),
+        ledger=DocumentFolder(paths.ledger, mode=CHECKPOINT_MODE, synced=False, in_place_if_full=True),
         marks=DocumentFolder(paths.checkpoints.parent, synced=False),
         podlist=DocumentFolder(paths.podlist, synced=False, in_place=settings.podlist_in_place),
         jobs=DocumentFolder(Path(settings.job_mapping_dir), synced=False) if settings.job_mapping_dir else None,

@@ -17,6 +17,7 @@ from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import UnixServer
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
 from dracaena.kubelet_plugin.cc_modes.modes import CcModes
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
@@ -59,6 +60,7 @@ class NodeParts:
     """Only `claims` holds it."""
     folders: ClaimFolders
     claims: NodeClaims
+    ledger: Ledger
     metrics: PluginMetrics
     client: KubeClient
     view: KubeClient

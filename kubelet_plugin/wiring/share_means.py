@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from dracaena.api import mps
-from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
 from dracaena.host.adapters.kernel.boot_id import read_boot_id
@@ -16,22 +15,20 @@ from dracaena.host.paths import PluginPaths
 from dracaena.kubelet_plugin.adapters.files.mps_supervisor import supervisor_runs
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.programs.nvidia_smi import NvidiaSmi
+from dracaena.kubelet_plugin.changes.change import AnyThingKind
+from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.enforcement import NO_MEMORY_LIMITS, NO_TIME_SLICES, NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
-from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
-from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
 from dracaena.kubelet_plugin.effects.unclaimed_shares import UnclaimedShares
-from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeSlices
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, PodCgroups
-from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root
 from dracaena.kubelet_plugin.wiring.parts import NodeParts
@@ -40,16 +37,16 @@ from dracaena.process.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class ShareMeans:
-    """What makes the effects of shares, by kind, and the kinds of devices that know what this node can enforce."""
+    """What makes the effects of shares, and the kinds of devices that know what this node can enforce."""
 
     means: Mapping[str, EffectMeans]
+    """By kind of effect."""
+    kinds: tuple[AnyThingKind, ...]
+    """Things that the engine settles."""
     kind_of: KindOf
     supervisor: MpsShares | None
     """None where no MPS supervisor is named."""
     cgroups: PodCgroups
-    time_slices: TimeSlicesBefore | None
-    """None with a recorded machine without a driver."""
-    time_slice_records: TimeSliceRecords
 
     def client_folders(self) -> tuple[str, ...]:
         """Return what the containers of shares by MPS see at places of the supervisor's choice."""
@@ -62,7 +59,6 @@ def share_means(
     clock: Clock,
     release: GpuDriverRelease,
     limiter: MemoryLimiter | None,
-    claims: NodeClaims,
 ) -> ShareMeans:
     """Return them. A recorded machine has time slices only if it brings a driver of its own, and no memory limits:
     `limiter` is None.
@@ -75,10 +71,7 @@ def share_means(
     means: dict[str, EffectMeans] = {} if limiter is None else {MEMORY_LIMIT: MemoryLimits(limiter, cgroups)}
     if supervisor is not None:
         means[MPS_SHARE] = supervisor
-    records = TimeSliceRecords(DocumentFolder(paths.checkpoints.parent, synced=False), claims, read_boot_id())
-    before = None if smi is None else TimeSlicesBefore(smi, records)
-    if smi is not None and before is not None:
-        means |= {TIME_SLICE_BEFORE: before, TIME_SLICE: TimeSlices(smi)}
+    kinds = () if smi is None else (TimeSlices(smi),)
 
     def node() -> NodeEnforcement:
         return NodeEnforcement(
@@ -87,7 +80,7 @@ def share_means(
             memory_limits=NO_MEMORY_LIMITS if limiter is None else cgroups.problem(),
         )
 
-    return ShareMeans(means, kinds_on(node), supervisor, cgroups, before, records)
+    return ShareMeans(means, kinds, kinds_on(node), supervisor, cgroups)
 
 
 def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
@@ -113,18 +106,6 @@ def unclaimed_shares(node: NodeParts) -> Callable[[], int]:
         return lambda: 0
     requests = DocumentFolder(Path(node.settings.mps_root) / mps.REQUESTS, synced=False)
     return UnclaimedShares(requests, node.claims).withdraw
-
-
-def unclaimed_time_slices(node: NodeParts, shares: ShareMeans) -> Callable[[], int]:
-    """Return what restores the time slices that no claim has any more, and says how many there were."""
-    if shares.time_slices is None:
-        return lambda: 0
-    return UnclaimedTimeSlices(
-        records=shares.time_slice_records,
-        before=shares.time_slices,
-        claims=node.claims,
-        gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
-    ).restore
 
 
 def mps_fault_watch(node: NodeParts, supervisor: MpsShares, reporter: PodDevicesReporter) -> MpsFaultWatch:

@@ -40,6 +40,7 @@ def claim_recovery(
         read_pool=read_pool,
         api=KubeClaims(node.client),
         claims=node.claims,
+        ledger=node.ledger,
         metadata=metadata,
         claim_reconciler=reconciler,
         reporter=reporter,

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, NodeName, PodUid, 
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import DocumentFolder, DocumentTree, FileSteps
+from dracaena.host.facts.troubles import Trouble
+from dracaena.kubelet_plugin.changes.change import AnyThingKind
+from dracaena.kubelet_plugin.changes.engine import ChangeEngine
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.confidential_gate import ConfidentialGate
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.last_guard import LastGuard
@@ -368,6 +373,8 @@ class PluginNode:
     device_metadata: bool = False
     means: Mapping[str, EffectMeans] = field(default_factory=dict)
     """What makes effects, by their kind."""
+    kinds: Sequence[AnyThingKind] = ()
+    """Of things that the engine settles."""
     gpu_locks: dict[DeviceName, ThreadLock] = field(default_factory=dict)
     """Shared by two instances that run side by side."""
     kind_of: KindOf = kind_of
@@ -385,6 +392,8 @@ class PluginNode:
     """What the sweeper calls for GPUs that VFIO has for no claim."""
     withdraw_shares: Callable[[], int] = lambda: 0
     """What it calls for shares by MPS that no claim has."""
+    troubles: list[Trouble] = field(default_factory=list)
+    """What the last sweep of the ledger told of the node."""
     clock: FakeClock = field(default_factory=FakeClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
@@ -431,10 +440,16 @@ class PluginNode:
             kind_of=self.kind_of,
         )
         reconciler = ClaimReconciler(claims, files)
+        self.ledger_files = DocumentFolder(
+            self.folder / "ledger", steps=self.steps, synced=False, in_place_if_full=True
+        )
+        self.ledger = Ledger(self.ledger_files, claims, self.boot_id)
+        self.engine = ChangeEngine(ledger=self.ledger, kinds=self.kinds, claims=claims, gpu_lock=self.gpu_lock)
         self.effects = ClaimEffects(
             claims=claims,
+            engine=self.engine,
             means=self.means,
-            gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
+            gpu_lock=self.gpu_lock,
         )
         self.state = DeviceState(
             driver=DRIVER,
@@ -465,6 +480,7 @@ class PluginNode:
             read_pool=self.read_pool or (lambda: self.pool),
             api=self.claims,
             claims=claims,
+            ledger=self.ledger,
             metadata=files.metadata,
             claim_reconciler=reconciler,
             reporter=self.reporter,
@@ -480,8 +496,18 @@ class PluginNode:
             tell=lambda reason, text: self.told.append((reason, text)),
             clock=self.clock,
             metrics=self.metrics,
-            unclaimed={"gpu": self.give_back_gpus, "share": self.withdraw_shares},
+            unclaimed={
+                "gpu": self.give_back_gpus,
+                "share": self.withdraw_shares,
+                **{kind: partial(self.engine.sweep, kind, self._told_of) for kind in self.engine.kinds},
+            },
         )
+
+    def gpu_lock(self, gpu: DeviceName) -> ThreadLock:
+        return self.gpu_locks.setdefault(gpu, ThreadLock())
+
+    def _told_of(self, troubles: Sequence[Trouble]) -> None:
+        self.troubles = list(troubles)
 
     def files(self) -> dict[str, bytes]:
         """All files with their content, half-written ones too."""

@@ -12,16 +12,13 @@ from typing import Any, ClassVar
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
+from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import pod_of
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
-from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
-from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
-from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeSlices
-from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, TIME_SLICE_BEFORE, Effect
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from support.fake_memory_limits import CgroupTree, FakeLimiter
@@ -49,14 +46,10 @@ class ShareSimulator(UpdatedSimulator):
     def new_node(self, **more: Any) -> PluginNode:
         self.show_driver()
         node = NodeEnforcement(memory_limits=None, time_slices=None)
-        self.records = TimeSliceRecords(DocumentFolder(self.folder, synced=False), ThreadLock(), "boot-1")
         made: PluginNode = super().new_node(
             kind_of=kinds_on(lambda: node),
-            means={
-                MEMORY_LIMIT: MemoryLimits(self.limiter, Cgroups(str(self.tree.root))),
-                TIME_SLICE_BEFORE: TimeSlicesBefore(self.slices, self.records),
-                TIME_SLICE: TimeSlices(self.slices),
-            },
+            means={MEMORY_LIMIT: MemoryLimits(self.limiter, Cgroups(str(self.tree.root)))},
+            kinds=[TimeSlices(self.slices)],
             gpu_locks=self.gpu_locks,
             **more,
         )
@@ -139,11 +132,14 @@ class ShareSimulator(UpdatedSimulator):
             now = self.node.node_claims.current()
         made = [effect for each in now if each.state is State.DONE for effect in each.prepared.effects]
         for effect in made:
-            if str(effect.parameters["gpu"]) in self.limiter.gpus:
+            if self.uuid_of(effect) in self.limiter.gpus:
                 self.judge_effect(effect, made)
 
+    def uuid_of(self, effect: Effect) -> str:
+        return next(gpu.uuid for gpu in self.all_gpus if gpu_device_name(gpu.uuid) == effect.gpu)
+
     def judge_effect(self, effect: Effect, made: list[Effect]) -> None:
-        gpu = str(effect.parameters["gpu"])
+        gpu = self.uuid_of(effect)
         if effect.kind == TIME_SLICE:
             wanted: object = effect.parameters["interval"]
             seen: object = self.slices.intervals[gpu].value
@@ -162,12 +158,7 @@ class ShareSimulator(UpdatedSimulator):
         """
         super().drain()
         assert self.node is not None
-        UnclaimedTimeSlices(
-            records=self.records,
-            before=TimeSlicesBefore(self.slices, self.records),
-            claims=self.node.node_claims,
-            gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
-        ).restore()
+        self.node.engine.sweep(TIME_SLICE)
         left = [gpu for gpu, interval in self.slices.intervals.items() if interval is not TimeSliceInterval.DEFAULT]
         if left or (self.limiter.limits and not self.broken):
             raise ViolationError(f"seed {self.seed}: shares have ended, the driver has {left}, {self.limiter.limits}")

@@ -16,7 +16,7 @@ from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import TemporaryError
 from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.programs.child_process import printed_by
-from dracaena.kubelet_plugin.device_kinds.time_slice_effects import interval_in
+from dracaena.kubelet_plugin.device_kinds.time_slice import interval_in
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
 
 PROGRAM: Final = "nvidia-smi"

@@ -11,13 +11,15 @@ from typing import TypeVar
 
 import pytest
 
+from dracaena.kubelet_plugin.changes import engine
+from dracaena.kubelet_plugin.changes.change import ThingPlan, wanted
+from dracaena.kubelet_plugin.changes.kinds import time_slices
 from dracaena.kubelet_plugin.claims import last_guard
 from dracaena.kubelet_plugin.claims import reconciler as claim_reconciler
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
-from dracaena.kubelet_plugin.effects.time_slices import TimeSlicesBefore
 from dracaena.kubelet_plugin.ports import KubeletView
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from dracaena.kubelet_plugin.store.claims import NodeClaims
@@ -136,11 +138,12 @@ def leaves_limits(patch: pytest.MonkeyPatch) -> None:
 
 
 def leaves_intervals(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TimeSlicesBefore, "_put_back", lambda *given: False)  # or a sweep would find what undo() leaves
+    patch.setattr(time_slices, "_back", lambda *given: ThingPlan())  # or a sweep would find what an unprepare leaves
 
 
 def sees_no_other_shares(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClaimEffects, "_others", lambda *given: ())
+    patch.setattr(engine, "wanted", lambda thing, noted, now, unsure, call: wanted(thing, {}, (), (), call))
 
 
 @pytest.mark.search

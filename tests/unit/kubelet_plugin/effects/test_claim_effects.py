@@ -207,6 +207,7 @@ def test_gpus_are_locked_in_one_order_whatever_the_order_of_a_claims_devices(tmp
 
     effects = ClaimEffects(
         claims=node.node_claims,
+        engine=node.engine,
         means={SERVED: means},
         gpu_lock=gpu_lock,
     )

@@ -14,16 +14,15 @@ import pytest
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
-from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
+from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
-from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
-from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
-from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, TIME_SLICE_BEFORE
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.upkeep.effect_renewal import NOT_ENFORCED, EffectRenewal
 from support.fake_memory_limits import CgroupTree, FakeLimiter
@@ -35,7 +34,6 @@ from support.plugin import (
     FakeClaims,
     FakePods,
     PluginNode,
-    ThreadLock,
     claim_of,
     device_name,
     gpu_uuid,
@@ -75,22 +73,19 @@ class Ground:
     def start(self, steps: FileSteps | None = None) -> None:
         cgroups = Cgroups(str(self.tree.root))
         node = NodeEnforcement(memory_limits=None, time_slices=None)
-        records = TimeSliceRecords(DocumentFolder(self.folder, synced=False), ThreadLock(), "boot-1")
         using = make_pod("pod", {"main": [("one", "")]}, claims={"one": "one", "two": "two"})
         self.node = PluginNode(
             self.folder,
             FakeClaims(*self.claims),
             pods=FakePods(using),
             kind_of=kinds_on(lambda: node),
-            means={
-                MEMORY_LIMIT: MemoryLimits(self.limiter, cgroups),
-                TIME_SLICE_BEFORE: TimeSlicesBefore(self.slices, records),
-                TIME_SLICE: TimeSlices(self.slices),
-            },
+            means={MEMORY_LIMIT: MemoryLimits(self.limiter, cgroups)},
+            kinds=[TimeSlices(self.slices)],
             steps=steps or FileSteps(),
         )
         if self.folder.exists():
             self.node.checkpoint_files.remove_half_written()
+            self.node.ledger_files.remove_half_written()
         self.renewal = EffectRenewal(
             opened=lambda: self.opened,
             claims=self.node.node_claims,

@@ -8,19 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.kubelet_plugin.prepare.journals.bound_gpu import BoundGpu, decode_bound_gpu, encode_bound_gpu
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import CcModeJournal, decode_cc_modes, encode_cc_modes
 from dracaena.kubelet_plugin.prepare.journals.mig_device import MigDeviceRecord, decode_mig_device, encode_mig_device
-from dracaena.kubelet_plugin.prepare.journals.time_slices import (
-    TimeSliceRecord,
-    decode_time_slices,
-    encode_time_slices,
-)
 
 BOUND = BoundGpu("boot", "0000:18:00.0=nvidia")
 MIG = MigDeviceRecord("boot", "uid", "GPU-1", "1g.10gb", 0, 1, 7, "MIG-1")
-SLICES = TimeSliceRecord("boot", "GPU-1", TimeSliceInterval.DEFAULT, frozenset({TimeSliceInterval.LONG}))
 MODES = CcModeJournal("boot", {"0000:18:00.0": "on"})
 
 
@@ -31,7 +24,6 @@ def modes_of(data: bytes) -> CcModeJournal:
 FORMS: list[tuple[object, bytes, Callable[[bytes], object]]] = [
     (BOUND, encode_bound_gpu(BOUND), decode_bound_gpu),
     (MIG, encode_mig_device(MIG), decode_mig_device),
-    (SLICES, encode_time_slices(SLICES), decode_time_slices),
     (MODES, encode_cc_modes(MODES), modes_of),
 ]
 EACH = pytest.mark.parametrize(("value", "file", "decode"), FORMS, ids=lambda each: getattr(each, "__name__", ""))

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
-from dracaena.kubelet_plugin.device_kinds.time_slice_effects import interval_in, why_no_time_slices
+from dracaena.kubelet_plugin.device_kinds.time_slice import interval_in, why_no_time_slices
 from support.plugin import device_name, make_pool
 
 LIST = """+--------------------------------------+

@@ -12,16 +12,13 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import PermanentError
-from dracaena.api.names import DeviceName
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import FileSteps
+from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
-from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
-from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeSlices
-from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE, TIME_SLICE_BEFORE
+from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE
 from support.fake_nvidia_smi import FakeTimeSlices
 from support.killed_steps import KilledSteps, StopError
 from support.plugin import (
@@ -29,7 +26,6 @@ from support.plugin import (
     NODE,
     FakeClaims,
     PluginNode,
-    ThreadLock,
     claim_of,
     device_name,
     gpu_uuid,
@@ -50,33 +46,25 @@ def share_claim(name: str, interval: str = "Long", *, memory: str = "10Gi", **sh
     return claim_of(name, {"results": [{**result, **share}], "config": [sharing_config(**said)]})
 
 
-def records_in(
-    folder: Path, *, boot_id: str = "boot-1", steps: FileSteps | None = None, **_more: object
-) -> TimeSliceRecords:
-    return TimeSliceRecords(DocumentFolder(folder, steps=steps or FileSteps(), synced=False), ThreadLock(), boot_id)
-
-
 def plugin(folder: Path, slices: FakeTimeSlices, *claims: ResourceClaim, **parts: Any) -> PluginNode:
     return PluginNode(
         folder,
         FakeClaims(*claims),
         kind_of=kinds_on(lambda: NodeEnforcement(time_slices=None)),
-        means={
-            TIME_SLICE_BEFORE: TimeSlicesBefore(slices, records_in(folder, **parts)),
-            TIME_SLICE: TimeSlices(slices),
-        },
+        kinds=[TimeSlices(slices)],
         **parts,
     )
 
 
-def unclaimed(node: PluginNode, slices: FakeTimeSlices) -> UnclaimedTimeSlices:
-    records = records_in(node.folder)
-    return UnclaimedTimeSlices(
-        records=records,
-        before=TimeSlicesBefore(slices, records),
-        claims=node.node_claims,
-        gpu_lock=lambda gpu: node.gpu_locks.setdefault(gpu, ThreadLock()),
-    )
+def sweep(node: PluginNode) -> int:
+    return node.engine.sweep(TIME_SLICE, node._told_of)
+
+
+def lose(node: PluginNode, claim: ResourceClaim) -> None:
+    """Lose all that a claim has on the node but the ledger, as a disk may."""
+    (node.folder / "claims" / f"{reference_to(claim).uid}.json").unlink()
+    (node.folder / f"cdi/gpu.dracaena.dev-claim_{reference_to(claim).uid}.json").unlink()
+    node.node_claims.look_at_each()
 
 
 def break_checkpoint(node: PluginNode, claim: ResourceClaim) -> None:
@@ -138,21 +126,17 @@ def test_two_intervals_never_meet_on_one_gpu(tmp_path: Path) -> None:
     assert slices.intervals[GPU] is SHORT
 
 
-def test_after_a_broken_checkpoint_the_interval_stays_while_its_claim_may_be_there_and_not_longer(
-    tmp_path: Path,
-) -> None:
+def test_after_a_broken_checkpoint_the_interval_stays_until_its_claim_ends_and_not_longer(tmp_path: Path) -> None:
     claim, slices = share_claim("one"), on_gpu(MEDIUM)
     node = plugin(tmp_path, slices, claim)
     node.state.prepare(reference_to(claim))
-    left = unclaimed(node, slices)
-    assert left.restore() == 0
+    assert sweep(node) == 0
     break_checkpoint(node, claim)
-    assert (left.restore(), slices.intervals[GPU]) == (0, LONG), "its spec names the GPU"
+    assert (sweep(node), slices.intervals[GPU]) == (0, LONG), "its containers may run"
     node.state.unprepare(reference_to(claim))
-    assert slices.intervals[GPU] is LONG, "nothing says what was there before"
-    assert (left.restore(), slices.intervals[GPU]) == (1, MEDIUM)
+    assert slices.intervals[GPU] is MEDIUM
     slices.intervals[GPU] = LONG
-    assert (left.restore(), slices.intervals[GPU]) == (0, LONG), "an admin's"
+    assert (sweep(node), slices.intervals[GPU]) == (0, LONG), "an admin's"
 
 
 def test_the_interval_stays_while_a_claim_whose_checkpoint_was_lost_has_a_spec(tmp_path: Path) -> None:
@@ -162,75 +146,82 @@ def test_the_interval_stays_while_a_claim_whose_checkpoint_was_lost_has_a_spec(t
     node.state.prepare(reference_to(claim))
     (node.folder / "claims" / f"{reference_to(claim).uid}.json").unlink()
     node.node_claims.look_at_each()
-    left = unclaimed(node, slices)
-    assert (left.restore(), slices.intervals[GPU]) == (0, LONG)
+    assert (sweep(node), slices.intervals[GPU]) == (0, LONG)
     assert node.recovery.drop_stray_spec(reference_to(claim).uid)
-    assert (left.restore(), slices.intervals[GPU]) == (1, MEDIUM)
+    assert (sweep(node), slices.intervals[GPU]) == (1, MEDIUM)
 
 
 def test_a_gpu_that_a_call_works_on_is_left_to_that_call(tmp_path: Path) -> None:
     claim, slices = share_claim("one"), on_gpu(MEDIUM)
     node = plugin(tmp_path, slices, claim)
     node.state.prepare(reference_to(claim))
-    break_checkpoint(node, claim)
-    node.state.unprepare(reference_to(claim))
-    left = unclaimed(node, slices)
-    with (
-        ThreadPoolExecutor(1) as sweeper,
-        node.gpu_locks.setdefault(DeviceName(device_name(0)), ThreadLock()).hold(),
-    ):
-        assert (sweeper.submit(left.restore).result(), slices.intervals[GPU]) == (0, LONG)
-    assert (left.restore(), slices.intervals[GPU]) == (1, MEDIUM)
+    lose(node, claim)
+    with ThreadPoolExecutor(1) as sweeper, node.gpu_lock(device_name(0)).hold():
+        assert (sweeper.submit(sweep, node).result(), slices.intervals[GPU]) == (0, LONG)
+    assert (sweep(node), slices.intervals[GPU]) == (1, MEDIUM)
 
 
 def test_a_share_after_a_lost_one_restores_what_was_there_before_both(tmp_path: Path) -> None:
     lost, later, slices = share_claim("lost"), share_claim("later", "Short"), on_gpu(MEDIUM)
     node = plugin(tmp_path, slices, lost, later)
     node.state.prepare(reference_to(lost))
-    break_checkpoint(node, lost)
-    node.state.unprepare(reference_to(lost))
+    lose(node, lost)
     node.state.prepare(reference_to(later))
     assert slices.intervals[GPU] is SHORT
-    assert unclaimed(node, slices).restore() == 0, "a share has time slices"
+    assert sweep(node) == 0, "a share has time slices"
     slices.intervals[GPU] = LONG  # as if the later share had been killed before it set its own
     node.state.unprepare(reference_to(later))
     assert slices.intervals[GPU] is MEDIUM
-    assert unclaimed(node, slices).restore() == 0
+    assert sweep(node) == 0
 
 
 def test_what_somebody_has_set_after_a_lost_share_is_what_the_next_one_restores(tmp_path: Path) -> None:
     lost, later, slices = share_claim("lost"), share_claim("later"), on_gpu(MEDIUM)
     node = plugin(tmp_path, slices, lost, later)
     node.state.prepare(reference_to(lost))
-    break_checkpoint(node, lost)
-    node.state.unprepare(reference_to(lost))
+    lose(node, lost)
     slices.intervals[GPU] = SHORT
     node.state.prepare(reference_to(later))
     node.state.unprepare(reference_to(later))
     assert slices.intervals[GPU] is SHORT
 
 
-def test_records_of_another_boot_and_broken_ones_restore_nothing_and_go(tmp_path: Path) -> None:
+def test_a_note_of_another_boot_restores_nothing_and_goes(tmp_path: Path) -> None:
     claim, slices = share_claim("one"), on_gpu(MEDIUM)
-    node = plugin(tmp_path, slices, claim, boot_id="boot-0")
-    node.state.prepare(reference_to(claim))
-    (record,) = tmp_path.glob("time-slices-*.json")
+    plugin(tmp_path, slices, claim, boot_id="boot-0").state.prepare(reference_to(claim))
+    (note,) = tmp_path.glob("ledger/time-slice.*.json")
     node = plugin(tmp_path, slices, claim)
-    for data in (record.read_bytes(), b"rubbish", b'{"version": 9}'):
-        record.write_bytes(data)
-        assert (unclaimed(node, slices).restore(), slices.intervals[GPU], record.exists()) == (0, LONG, False)
+    assert (sweep(node), slices.intervals[GPU], note.exists()) == (0, LONG, False)
 
 
-def test_a_gpu_that_is_away_keeps_its_record_until_it_can_be_asked(tmp_path: Path) -> None:
-    claim, slices = share_claim("one"), on_gpu(MEDIUM)
-    node = plugin(tmp_path, slices, claim)
+def test_where_the_note_is_broken_the_interval_stays_and_admins_are_told_until_a_share_sets_one(tmp_path: Path) -> None:
+    claim, later, slices = share_claim("one"), share_claim("later", "Short"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim, later)
     node.state.prepare(reference_to(claim))
-    break_checkpoint(node, claim)
+    (note,) = tmp_path.glob("ledger/time-slice.*.json")
+    note.write_bytes(note.read_bytes().replace(b"Medium", b"Short"))
     node.state.unprepare(reference_to(claim))
+    assert slices.intervals[GPU] is LONG
+    for _ in range(2):
+        assert (sweep(node), slices.intervals[GPU], note.exists()) == (0, LONG, True)
+        (told,) = node.troubles
+        assert (told.reason, told.subject) == ("GpuNotRestored", device_name(0))
+        assert f"its note time-slice.{device_name(0)}.json is broken (its checksum is wrong)" in told.text
+    node.state.prepare(reference_to(later))
+    assert slices.intervals[GPU] is SHORT
+    node.state.unprepare(reference_to(later))
+    assert (sweep(node), node.troubles, slices.intervals[GPU]) == (0, [], LONG)
+
+
+def test_a_gpu_that_is_away_keeps_its_note_until_it_can_be_asked(tmp_path: Path) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim)
+    node.state.prepare(reference_to(claim))
+    lose(node, claim)
     interval = slices.intervals.pop(GPU)
-    assert unclaimed(node, slices).restore() == 0
+    assert (sweep(node), node.troubles) == (0, []), "it has a taint"
     slices.intervals[GPU] = interval
-    assert (unclaimed(node, slices).restore(), slices.intervals[GPU]) == (1, MEDIUM)
+    assert (sweep(node), slices.intervals[GPU]) == (1, MEDIUM)
 
 
 def test_what_the_driver_cannot_is_refused_by_name_unless_the_config_allows_it(tmp_path: Path) -> None:
@@ -313,8 +304,8 @@ def test_after_a_crash_at_any_step_every_way_on_ends_with_what_was_there_before(
             assert slices.intervals[GPU] is (LONG if beside else MEDIUM), (step, way)
             node.state.unprepare(reference_to(other))
             assert slices.intervals[GPU] is MEDIUM, (step, way)
-            unclaimed(node, slices).restore()
-            assert (slices.intervals[GPU], list(folder.glob("time-slices-*"))) == (MEDIUM, []), (step, way)
+            sweep(node)
+            assert (slices.intervals[GPU], list(folder.glob("ledger/*"))) == (MEDIUM, []), (step, way)
         step += stride
 
 

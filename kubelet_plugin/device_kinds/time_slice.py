@@ -1,8 +1,4 @@
-"""The effects of a share whose GPU is divided by time slices: the earlier interval, and the one that is set.
-
-There are two, because the first must be in the journal before the second is made: otherwise a plugin killed in between
-would take the interval of the shares for the earlier one.
-"""
+"""What a share wants of its GPU that is divided by time slices: an interval."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import Final
 
 from dracaena.api.config.v1alpha1 import GpuSharing, TimeSliceInterval
 from dracaena.api.machine import Gpu
-from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE, TIME_SLICE_BEFORE, Effect, Scalar
+from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE, Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
 FIRST_CAPABILITY: Final = (7, 0)
@@ -21,20 +17,11 @@ _ROW: Final = re.compile(r"^\W*[\w:.]+\s+time-?slice\W+(\w+)\W*$", re.IGNORECASE
 """A line of `nvidia-smi compute-policy --list`: `|   0     Timeslice           Default  |`."""
 
 
-def time_slice_effects(device: PreparedDevice, sharing: GpuSharing) -> tuple[Effect, ...]:
-    """Return the effects of a share, in the order in which they are made."""
+def time_slice(device: PreparedDevice, sharing: GpuSharing) -> Effect:
+    """Return the interval of a share, which is that of its whole GPU."""
     interval = sharing.interval or TimeSliceInterval.DEFAULT
-    parameters: dict[str, Scalar] = {"gpu": device.uuid, "interval": interval.value}
-    return (
-        Effect(TIME_SLICE_BEFORE, device.physical_gpu, device.device, device.share_id, parameters),
-        Effect(
-            TIME_SLICE,
-            device.physical_gpu,
-            device.device,
-            device.share_id,
-            {**parameters, "required": sharing.is_required},
-        ),
-    )
+    parameters: dict[str, Scalar] = {"interval": interval.value, "required": sharing.is_required}
+    return Effect(TIME_SLICE, device.physical_gpu, device.device, device.share_id, parameters)
 
 
 def why_no_time_slices(gpu: Gpu) -> str | None:

@@ -1,0 +1,198 @@
+"""What a change of the node is: a thing, who wants it and how, what is noted of it, and the interface of its kind.
+
+Values only. A thing is, for example, the time slices of one GPU. Its owners are the claims that want something of it.
+What has to be done follows from three facts, whatever happened before: what its owners want, what is seen on the node,
+and what the ledger has noted of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import DeviceName
+from dracaena.host.facts.troubles import Trouble
+from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
+
+N = TypeVar("N")
+"""What a kind notes of a thing besides its owners."""
+A = TypeVar("A")
+"""What a kind can be told to do to a thing."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Thing:
+    """One thing of the node that is changed as a whole."""
+
+    kind: str
+    name: str
+    """Identifies it among those of its kind, and is part of a file's name."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.name}"
+
+
+def thing_of(effect: Effect) -> Thing:
+    """Return the thing of which a claim wants something."""
+    return Thing(effect.kind, effect.device)
+
+
+Parameters = Mapping[str, Scalar]
+
+Wants = Mapping[str, tuple[Parameters, ...]]
+"""Owner, a claim's UID → what it wants of one thing. A claim may want the same thing for several devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Generic[N]):
+    """What the ledger says of one thing. It is written before the first act, and removed after the last."""
+
+    boot_id: str
+    owners: Wants
+    noted: N
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """There is a note that cannot be read. `problem` is a sentence that names its file."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThingPlan(Generic[N, A]):
+    """What brings one thing to what is wanted of it."""
+
+    noted: N | None = None
+    """What to note before anything is done; None: as it is."""
+    act: A | None = None
+    """None: nothing has to be done."""
+    stays: str = ""
+    """Why a thing that nobody wants stays as it is, for admins. Its note stays too."""
+
+
+class How(enum.Enum):
+    """How an act ended."""
+
+    DONE = 1
+    REFUSED = 2
+    """Nothing happened: the note becomes what it was before."""
+    UNANSWERED = 3
+    """It may have happened, or may still happen: the note stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class End(Generic[N]):
+    """The end of one act."""
+
+    how: How = How.DONE
+    problem: DracaenaError | None = None
+    """Why its owners do not have what they want; None: they do, or can do without it."""
+    left: N | None = None
+    """What is still noted afterwards. None: what was noted, or nothing once nobody wants the thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act(Generic[A]):
+    """One act of a plan."""
+
+    thing: Thing
+    step: A
+    own: tuple[Parameters, ...]
+    """What the claim of the current call wants; empty if the call is about no claim, or about its end."""
+
+
+class ThingKind(Protocol[N, A]):
+    """One kind of things. For each GPU one caller at a time calls it, across all instances of the plugin."""
+
+    name: str
+    rank: int
+    """Things of lower rank are settled first, and undone last."""
+    noted: type[N]
+
+    def gpu(self, thing: Thing) -> DeviceName:
+        """Return the GPU whose lock guards a thing."""
+        ...
+
+    def asked(self, wants: Wants) -> object:
+        """Return what owners want together, to be compared: if it stays the same, an owner can go without an act."""
+        ...
+
+    def look(self, thing: Thing) -> Any:
+        """Return what is seen of a thing. Raises DracaenaError: GpuGoneError if it is lost with its GPU, and
+        EffectPendingError while an earlier act may still take effect.
+        """
+        ...
+
+    def plan(self, wants: Wants, seen: Any, note: Note[N] | Unreadable | None) -> ThingPlan[N, A]:
+        """Return what to do: values in, values out. Without `wants`, everything is to be as it was before."""
+        ...
+
+    def do(self, acts: Sequence[Act[A]], left_s: Callable[[], float]) -> Sequence[End[N]]:
+        """Carry out acts, jointly where that is cheaper, and return the end of each, in order. Does not raise
+        DracaenaError. No act begins once `left_s` returns 0.
+        """
+        ...
+
+    def trouble(self, thing: Thing, problem: DracaenaError) -> Trouble | None:
+        """Return what admins are told of a thing that nobody wants and that is not as it was before; None: nothing."""
+        ...
+
+
+AnyThingKind = ThingKind[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ForClaim:
+    """For which claim things are settled; for none by a sweep."""
+
+    begins: str = ""
+    """UID of the claim that is being prepared, or whose things are made again."""
+    ends: str = ""
+    """UID of the claim that is being unprepared: it wants nothing any more, whatever its checkpoint says."""
+
+
+SWEEP = ForClaim()
+
+
+def wanted(
+    thing: Thing, noted: Wants, checkpoints: Iterable[Checkpoint], unsure: Collection[str], call: ForClaim
+) -> Wants:
+    """Return who wants a thing and how, by the checkpoints of this boot and by what is noted.
+
+    A claim that was noted and cannot be read now (`unsure`: its checkpoint broke, or was lost while it has a CDI spec)
+    wants what is noted. One that is being prepared by another call and got to no note wants nothing yet.
+    """
+    found: dict[str, tuple[Parameters, ...]] = {}
+    readable: set[str] = set()
+    for each in checkpoints:
+        uid, effects = each.prepared.claim.uid, each.prepared.effects
+        if not each.planned and not effects:
+            continue  # rebuilt without a plan: only the note says what it has
+        readable.add(uid)
+        asked = tuple(effect.parameters for effect in effects if thing_of(effect) == thing)
+        if asked and (each.in_use or uid == call.begins or uid in noted):
+            found[uid] = asked
+    rebuilt = {each.prepared.claim.uid for each in checkpoints} - readable
+    found |= {uid: asked for uid, asked in noted.items() if uid not in readable and uid in {*unsure, *rebuilt}}
+    found.pop(call.ends, None)
+    return found
+
+
+def one_by_one(
+    acts: Sequence[Act[A]], left_s: Callable[[], float], work: Callable[[Act[A]], End[N]]
+) -> Sequence[End[N]]:
+    """Carry out acts one after another, none once the time is up."""
+    ends: list[End[N]] = []
+    for act in acts:
+        if left_s() > 0:
+            ends.append(work(act))
+        else:
+            late = EffectPendingError(f"no time is left for {act.thing} in this call: the next one goes on with it")
+            ends.append(End(How.UNANSWERED, late))
+    return ends

@@ -1,0 +1,254 @@
+"""Brings things of the node to what is wanted of them: the only place that decides when something is changed or undone.
+
+Prepare and unprepare, a driver that was opened again, a lost or broken checkpoint, a start and a sweep all ask for the
+same: look, plan, note, act. Each is computed again from what is wanted, seen and noted at that moment, so it does not
+matter what an earlier call did, or where it was killed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.names import DeviceName
+from dracaena.host.facts.troubles import Trouble
+from dracaena.kubelet_plugin.changes.change import (
+    SWEEP,
+    Act,
+    AnyThingKind,
+    End,
+    ForClaim,
+    How,
+    Note,
+    Thing,
+    ThingPlan,
+    Unreadable,
+    Wants,
+    wanted,
+)
+from dracaena.kubelet_plugin.changes.ledger import Ledger
+from dracaena.kubelet_plugin.ports import GpuGoneError, NodeLock, NotOfferedError
+from dracaena.kubelet_plugin.store.claims import NodeClaims
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class SettledThings:
+    """What became of things."""
+
+    problems: Mapping[Thing, DracaenaError]
+    """Those that are not as they are wanted, each with why."""
+    acted: tuple[Thing, ...]
+    """Those that were changed or undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One thing on its way."""
+
+    thing: Thing
+    before: Note[Any] | Unreadable | None
+    wants: Wants
+    plan: ThingPlan[Any, Any]
+
+
+class ChangeEngine:
+    """From any thread; keeps no state. Callers of settle() hold the GPUs of the things, and not NodeClaims.
+
+    What two instances of the plugin do during an upgrade is ordered by the lock of the GPU: under it every note is read
+    again.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        kinds: Iterable[AnyThingKind],
+        claims: NodeClaims,
+        gpu_lock: Callable[[DeviceName], NodeLock],
+    ) -> None:
+        """`gpu_lock` returns the lock of a GPU, the same one for the same name."""
+        self._ledger = ledger
+        self.kinds = {kind.name: kind for kind in kinds}
+        self._claims = claims
+        self._gpu_lock = gpu_lock
+
+    def gpu(self, thing: Thing) -> DeviceName:
+        """Return the GPU whose lock guards a thing."""
+        return self.kinds[thing.kind].gpu(thing)
+
+    def noted(self, owner: str) -> tuple[Thing, ...]:
+        """Return the things that were changed for an owner, by the ledger alone. Reads all notes."""
+        return tuple(
+            thing
+            for name, kind in self.kinds.items()
+            for thing in self._ledger.things(name)
+            if owner in _owners(self._ledger.read(thing, kind.noted))
+        )
+
+    def settle(self, things: Iterable[Thing], call: ForClaim, left_s: Callable[[], float]) -> SettledThings:
+        """Bring things to what is wanted of them now. `left_s` returns how long the call may go on: nothing is begun
+        after that.
+
+        Things of a claim that begins are changed all or none, as far as their plans can tell. What cannot be undone
+        keeps nothing else of its kind from it; things that are undone later stay as they are. Raises nothing.
+        """
+        ordered = sorted(set(things), key=self._order, reverse=bool(call.ends))
+        acted: list[Thing] = []
+        for name, run in itertools.groupby(ordered, key=lambda thing: thing.kind):
+            settled = self._settle(self.kinds[name], tuple(run), call, left_s)
+            acted += settled.acted
+            if settled.problems:
+                return SettledThings(settled.problems, tuple(acted))
+        return SettledThings({}, tuple(acted))
+
+    def _order(self, thing: Thing) -> tuple[int, Thing]:
+        return self.kinds[thing.kind].rank, thing
+
+    def _settle(
+        self, kind: AnyThingKind, things: Sequence[Thing], call: ForClaim, left_s: Callable[[], float]
+    ) -> SettledThings:
+        planned, problems = [], {}
+        for thing in things:
+            try:
+                planned.append(self._planned(kind, thing, call))
+            except DracaenaError as error:
+                problems[thing] = error
+        if problems and call.begins:
+            return SettledThings(problems, ())
+        due = []
+        for each in planned:
+            try:
+                if self._note(each, call):
+                    due.append(each)
+            except DracaenaError as error:
+                problems[each.thing] = error
+        if problems and call.begins:
+            return SettledThings(problems, ())
+        acts = [Act(each.thing, each.plan.act, each.wants.get(call.begins, ())) for each in due]
+        acted = []
+        for each, end in zip(due, kind.do(acts, left_s) if acts else (), strict=True):
+            try:
+                problem = self._end(each, end, call)
+            except DracaenaError as error:
+                problem = error
+            if problem is not None:
+                problems[each.thing] = problem
+            else:
+                acted.append(each.thing)
+        return SettledThings(problems, tuple(acted))
+
+    def _planned(self, kind: AnyThingKind, thing: Thing, call: ForClaim) -> _Planned:
+        note = self._ledger.read(thing, kind.noted)
+        owners = _owners(note)
+        wants = self._wants(thing, owners, call)
+        plan = partial(_Planned, thing, note, wants)
+        if call.ends and not isinstance(note, Note):
+            return plan(ThingPlan(stays="nothing of it is known to be ours"))
+        if call.ends and wants and kind.asked(wants) == kind.asked(owners):
+            assert isinstance(note, Note)
+            return plan(ThingPlan(note.noted))
+        try:
+            seen = kind.look(thing)
+        except GpuGoneError as error:
+            if not call.ends or wants:
+                raise
+            log.info("nothing is left to undo", thing=str(thing), reason=str(error))
+            return plan(ThingPlan())
+        return plan(kind.plan(wants, seen, note))
+
+    def _wants(self, thing: Thing, owners: Wants, call: ForClaim) -> Wants:
+        with self._claims.hold():
+            unsure = {each.uid for each, _ in self._claims.unsure()} if owners else frozenset[str]()
+            return wanted(thing, owners, self._claims.current(), unsure, call)
+
+    def _note(self, each: _Planned, call: ForClaim) -> bool:
+        """Note what is about to be done; return whether anything is."""
+        plan = each.plan
+        if plan.stays and call == SWEEP:
+            raise TemporaryError(plan.stays)
+        if each.wants and plan.noted is not None:
+            self._keep(each, plan.noted)
+        if plan.act is None and not each.wants and not plan.stays and each.before is not None:
+            self._ledger.drop(each.thing)
+        return plan.act is not None
+
+    def _keep(self, each: _Planned, noted: object) -> None:
+        note = Note(self._ledger.boot_id, each.wants, noted)
+        if note != each.before:
+            self._ledger.write(each.thing, note)
+
+    def _end(self, each: _Planned, end: End[Any], call: ForClaim) -> DracaenaError | None:
+        """Note what an act led to; return why the thing is not as it is wanted, None if it is."""
+        if not each.wants and _is_lost(end, call):
+            log.info("nothing is left to undo", thing=str(each.thing), reason=str(end.problem or end.how.name))
+            self._ledger.drop(each.thing)
+            return None
+        if end.how is How.REFUSED:
+            if isinstance(each.before, Note):
+                self._ledger.write(each.thing, each.before)
+            else:
+                self._ledger.drop(each.thing)
+        elif end.how is How.DONE and end.left is not None:
+            self._keep(each, end.left)
+            if call.ends and not each.wants:  # a sweep goes on with what is left
+                log.warning("not all is as it was before", thing=str(each.thing), error=str(end.problem))
+                return None
+        elif end.how is How.DONE and not each.wants:
+            self._ledger.drop(each.thing)
+        return end.problem
+
+    def sweep(self, kind: str, on_troubles: Callable[[Sequence[Trouble]], None] = lambda _troubles: None) -> int:
+        """Undo what no claim wants any more and no call would undo; return how many things were. A GPU that a call
+        works on is left to that call. `on_troubles` gets what is not as it was before.
+
+        Raises DracaenaError if the ledger cannot be read.
+        """
+        count, troubles = 0, []
+        for thing in self._ledger.things(kind):
+            try:
+                with self._gpu_lock(self.gpu(thing)).hold(0.0):  # before NodeClaims, as calls do
+                    settled = self._swept(thing)
+            except TemporaryError:
+                continue
+            for problem in settled.problems.values():
+                log.info("what no claim wants any more stays for now", thing=str(thing), error=str(problem))
+                troubles.append(self.kinds[kind].trouble(thing, problem))
+            for each in settled.acted:
+                log.warning("what no claim wanted any more is undone", thing=str(each))
+            count += len(settled.acted)
+        on_troubles([each for each in troubles if each is not None])
+        return count
+
+    def _swept(self, thing: Thing) -> SettledThings:
+        kind = self.kinds[thing.kind]
+        try:
+            note = self._ledger.read(thing, kind.noted)
+            if note is None:  # of an earlier boot
+                self._ledger.drop(thing)
+            elif not self._wants(thing, _owners(note), SWEEP):
+                return self.settle([thing], SWEEP, lambda: 1.0)
+        except DracaenaError as error:
+            return SettledThings({thing: error}, ())
+        return SettledThings({}, ())
+
+
+def _owners(note: Note[Any] | Unreadable | None) -> Wants:
+    return note.owners if isinstance(note, Note) else {}
+
+
+def _is_lost(end: End[Any], call: ForClaim) -> bool:
+    """Whether a thing that was to be undone is gone with its GPU, or with the driver's ability to have it changed.
+
+    A sweep comes again, and waits until a GPU that is away can be asked; a claim has to end.
+    """
+    if end.how is How.REFUSED and (end.problem is None or isinstance(end.problem, NotOfferedError)):
+        return True
+    return bool(call.ends) and isinstance(end.problem, GpuGoneError)

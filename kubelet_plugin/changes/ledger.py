@@ -1,0 +1,84 @@
+"""The ledger of what the plugin changed on its node: one small file per thing.
+
+A file is written before the first act on its thing and removed after the last, so at all times the ledger names at
+least what was changed. It is the only such record: what claims want is in their checkpoints, what became of it is seen
+on the node. On disk: one JSON object `{"checksum", "note"}`; the checksum is over the bytes of the value of `note`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from dracaena.kubelet_plugin.changes.change import N, Note, Thing, Unreadable
+from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
+
+_SUFFIX: Final = ".json"
+
+
+class _File(msgspec.Struct):
+    checksum: str
+    note: msgspec.Raw
+
+
+class Ledger:
+    """From any thread; the note of a thing belongs to whoever holds the lock of its GPU. All methods raise
+    DracaenaError if a file cannot be read or written: then nothing may be done to its thing.
+    """
+
+    def __init__(self, files: DocumentStore, lock: NodeLock, boot_id: str) -> None:
+        """`lock` is NodeClaims, which guards all writes on this node: write(), drop() and clear() take it."""
+        self._files = files
+        self._lock = lock
+        self.boot_id = boot_id
+
+    def things(self, kind: str) -> tuple[Thing, ...]:
+        """Return all things of a kind with a note, from whatever boot and readable or not; sorted."""
+        names = (name.removesuffix(_SUFFIX).partition(".") for name in self._files.names(_SUFFIX))
+        return tuple(sorted(Thing(kind, thing) for found, _, thing in names if found == kind))
+
+    def read(self, thing: Thing, noted: type[N]) -> Note[N] | Unreadable | None:
+        """Return the note of a thing in this boot, None if there is none: no change outlives a boot."""
+        data = self._files.read(_name(thing))
+        if data is None:
+            return None
+        try:
+            file = msgspec.json.decode(data, type=_File)
+            if _checksum(bytes(file.note)) != file.checksum:
+                raise ValueError("its checksum is wrong")
+            form: Any = Note
+            note: Note[N] = msgspec.json.decode(file.note, type=form[noted])
+        except (ValueError, RecursionError) as error:
+            return Unreadable(f"its note {_name(thing)} is broken ({error})")
+        return note if note.boot_id == self.boot_id else None
+
+    def write(self, thing: Thing, note: Note[N]) -> None:
+        """Replace the note of a thing."""
+        body = msgspec.json.encode(note, order="deterministic")
+        data = msgspec.json.encode(_File(_checksum(body), msgspec.Raw(body))) + b"\n"
+        with self._lock.hold():
+            self._files.write(_name(thing), data)
+
+    def drop(self, thing: Thing) -> None:
+        """Remove the note of a thing: nothing of ours is left of it."""
+        self._remove([_name(thing)])
+
+    def clear(self) -> None:
+        """Remove all notes: they are of an earlier boot, even those that cannot be read."""
+        self._remove(self._files.names(_SUFFIX))
+
+    def _remove(self, names: Iterable[str]) -> None:
+        with self._lock.hold():
+            for name in names:
+                self._files.remove(name)
+
+
+def _name(thing: Thing) -> str:
+    return f"{thing.kind}.{thing.name}{_SUFFIX}"
+
+
+def _checksum(body: bytes) -> str:
+    return "sha256:" + hashlib.sha256(body).hexdigest()
