@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import ExitStack
 from typing import Final
 
 import structlog
@@ -22,6 +23,7 @@ from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.upkeep.stale_files import remove_stale_files
 from dracaena.kubelet_plugin.wiring.build import Source, build_parts
 from dracaena.kubelet_plugin.wiring.from_settings import USER_AGENT, node_view
+from dracaena.kubelet_plugin.wiring.parts import Service
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import end_this_process, hold_end_signals, wait_for_end_signal
 from dracaena.process.garbage import leave_out_what_was_loaded
@@ -67,6 +69,7 @@ class Program:
         self._registry = registry
         self._clock = clock or SystemClock()
         self._never = threading.Event()
+        self._running = ExitStack()
         self._parts = build_parts(settings, self._clock, registry, source, section, sys_root)
         self._node, self._gpus, self._claims = self._parts.node, self._parts.gpus, self._parts.claims
         self._instance_lock = FileLock(self._node.paths.instance_lock)
@@ -76,8 +79,9 @@ class Program:
         self.probes = self._build_probes(settings.grpc_health_address)
 
     def start(self) -> None:
-        """Start everything: first what kubelet calls, then what tells kubelet to call it."""
+        """Start everything, last what kubelet calls and what tells kubelet to call it."""
         self._take_place()
+        self._running.callback(self._instance_lock.release)
         try:
             self._start_parts()
         except DracaenaError:
@@ -109,37 +113,13 @@ class Program:
         return False
 
     def _start_parts(self) -> None:
-        node, gpus, claims = self._node, self._gpus, self._claims
         self._start_probes()
-        claims.recovery.enter_boot()
-        self._parts.dra_server.start()
-        if node.section is not None:
-            node.section.start(node.events.on_node, node.metrics, node.label_updates.publish)
-        else:
-            node.cache.start()
-        for layouts in claims.layouts:
-            layouts.start()
-        if claims.cc_modes is not None:
-            claims.cc_modes.start()
-        if gpus.live is not None:
-            gpus.live.start()
-        if gpus.monitor is not None:
-            gpus.monitor.start()
-        claims.pods.start()
-        gpus.slices.start()
-        node.recorder.start()
+        self._claims.recovery.enter_boot()
+        for service in self._parts.services():
+            self._run(service)
+        log.info("serving kubelet", socket=str(self._node.paths.dra_socket))
         self._try_folders()
         self._find_gpu_driver()
-        gpus.publisher.start()
-        claims.reporter.start(claims.recovery.recover)
-        claims.device_watch.start()
-        if claims.renewal is not None:
-            claims.renewal.start()
-        if claims.mps_faults is not None:
-            claims.mps_faults.start()
-        claims.sweeper.start()
-        self._parts.registration.start()
-        log.info("serving kubelet", socket=str(node.paths.dra_socket))
 
     def _start_probes(self) -> None:
         if self._settings.http_address:
@@ -152,48 +132,18 @@ class Program:
                 alive=self.alive,
                 web_config_file=self._settings.web_config_file,
             )
-            self.http.start()
+            self._run(self.http)
             log.info("serving health and metrics", port=self.http.port)
         if self.probes is not None:
-            self.probes.start()
+            self._run(self.probes)
+
+    def _run(self, service: Service) -> None:
+        self._running.callback(service.stop)
+        service.start()
 
     def stop(self) -> None:
-        """Stop in reverse order. Slices, CDI specs and checkpoints stay: pods keep running."""
-        node, gpus, claims = self._node, self._gpus, self._claims
-        self._parts.registration.stop()
-        self._parts.dra_server.stop()
-        if node.section is not None:
-            node.section.stop()
-        else:
-            node.cache.stop()
-        if claims.limits is not None:
-            claims.limits.stop()  # before the driver's thread, which it asks
-        if claims.renewal is not None:
-            claims.renewal.stop()  # the same
-        if claims.cc_modes is not None:
-            claims.cc_modes.stop()
-        for layouts in claims.layouts:
-            layouts.stop()
-        if gpus.live is not None:
-            gpus.live.stop()  # before the monitor: this releases it
-        if gpus.monitor is not None:
-            gpus.monitor.stop()
-        if node.installation is not None:
-            node.installation.stop()
-        gpus.publisher.stop()
-        claims.sweeper.stop()
-        if claims.mps_faults is not None:
-            claims.mps_faults.stop()
-        claims.device_watch.stop()
-        claims.reporter.stop()
-        gpus.slices.stop()
-        claims.pods.stop()
-        node.recorder.stop()
-        if self.probes is not None:
-            self.probes.stop()
-        if self.http is not None:
-            self.http.stop()
-        self._instance_lock.release()
+        """Stop what was started, in reverse order. Slices, CDI specs and checkpoints stay: pods keep running."""
+        self._running.close()
 
     def ready(self) -> str | None:
         """Return None if kubelet and scheduling can rely on this node, otherwise what is missing."""
@@ -233,7 +183,7 @@ class Program:
         return self._gpus.live.ready() if self._gpus.live is not None else None
 
     def _try_folders(self) -> None:
-        """Report folders that are not writable now, before the first claim fails on them.
+        """Report folders that are not writable now, without waiting for the first claim to fail on them.
 
         That is no reason to exit: what was prepared before can be unprepared, and failing claims say the same.
         """
@@ -248,7 +198,7 @@ class Program:
                 self._node.events.on_node("Warning", "FolderNotWritable", f"claims cannot be prepared here: {error}")
 
     def _find_gpu_driver(self) -> None:
-        """Look for the driver's files now, so that what containers will lack is reported before the first claim."""
+        """Look for the driver's files now, so that what containers will lack is reported without a claim."""
         if self._node.installation is None:
             return
         try:

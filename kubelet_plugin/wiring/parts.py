@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceSlice
@@ -47,6 +48,26 @@ from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
 from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.wiring.from_settings import NodeSource
 from dracaena.process.clock import Clock
+
+
+class Service(Protocol):
+    """Something that runs."""
+
+    def start(self) -> None:
+        """Begin. Raises DracaenaError."""
+        ...
+
+    def stop(self) -> None:
+        """End. Also called if start() has failed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """A service made of two functions."""
+
+    start: Callable[[], None]
+    stop: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +158,40 @@ class PluginParts:
     claims: ClaimParts
     dra_server: UnixServer
     registration: UnixServer
+
+    def services(self) -> Sequence[Service]:
+        """Return what runs, in the order in which it is started; it is stopped in reverse order.
+
+        Kubelet's calls begin last and end first. What may wait for the driver for long begins before the driver's
+        thread, which releases it when it ends; what must not be cut off in a change begins after it.
+        """
+        node, gpus, claims = self.node, self.gpus, self.claims
+        found = (
+            node.recorder,
+            None if node.installation is None else _Between(_nothing, node.installation.stop),
+            node.cache if node.section is None else _following(node, node.section),
+            claims.pods,
+            gpus.slices,
+            gpus.publisher,
+            _Between(partial(claims.reporter.start, claims.recovery.recover), claims.reporter.stop),
+            claims.device_watch,
+            claims.mps_faults,
+            claims.sweeper,
+            gpus.monitor,
+            gpus.live,
+            *claims.layouts,
+            claims.cc_modes,
+            claims.renewal,
+            None if claims.limits is None else _Between(_nothing, claims.limits.stop),  # it starts with the first limit
+            self.dra_server,
+            self.registration,
+        )
+        return tuple(service for service in found if service is not None)
+
+
+def _following(node: NodeParts, section: NodeSection) -> Service:
+    return _Between(partial(section.start, node.events.on_node, node.metrics, node.label_updates.publish), section.stop)
+
+
+def _nothing() -> None:
+    """Start what has no start of its own."""

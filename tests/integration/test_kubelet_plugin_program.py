@@ -14,6 +14,7 @@ from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kubelet_plugin.program import Program
+from dracaena.kubelet_plugin.wiring.parts import PluginParts
 from support.api_ground import ApiGround
 from support.clock import FakeClock
 from support.gpu_driver_root import put_gpu_driver
@@ -391,3 +392,62 @@ def test_a_plugin_that_cannot_watch_the_pods_of_its_node_is_not_ready_and_says_w
         wait_for(is_told, trouble)
     finally:
         program.stop()
+
+
+class NotedService:
+    """Notes when it is started and stopped. `fails`: the calls that raise."""
+
+    def __init__(self, name: str, noted: list[str], *fails: str) -> None:
+        self._name, self._noted, self._fails = name, noted, fails
+
+    def start(self) -> None:
+        self._note("start")
+
+    def stop(self) -> None:
+        self._note("stop")
+
+    def _note(self, call: str) -> None:
+        self._noted.append(f"{call} {self._name}")
+        if call in self._fails:
+            raise PermanentError(f"{self._name} does not {call}")
+
+
+def program_of(world: World, monkeypatch: pytest.MonkeyPatch, *services: NotedService) -> Program:
+    monkeypatch.setattr(PluginParts, "services", lambda _self: services)
+    return Program(world.settings(), registry=CollectorRegistry())
+
+
+def test_what_was_started_is_stopped_in_reverse_order_even_if_a_part_of_it_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+    program = program_of(
+        world, monkeypatch, *(NotedService(name, noted, *(["stop"] if name == "b" else [])) for name in "abc")
+    )
+    program.start()
+    assert noted == ["start a", "start b", "start c"]
+    with pytest.raises(PermanentError, match="b does not stop"):
+        program.stop()
+    assert noted[3:] == ["stop c", "stop b", "stop a"]
+    again = program_of(world, monkeypatch)
+    again.start()  # the instance lock is free
+    again.stop()
+
+
+def test_of_a_start_that_fails_halfway_only_what_began_is_stopped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+    services = (NotedService("a", noted), NotedService("b", noted, "start"), NotedService("c", noted))
+    with pytest.raises(PermanentError, match="b does not start"):
+        program_of(world, monkeypatch, *services).start()
+    assert noted == ["start a", "start b", "stop b", "stop a"]
+    again = program_of(world, monkeypatch)
+    again.start()
+    again.stop()
+
+
+def test_kubelets_calls_begin_last_and_end_first(world: World) -> None:
+    parts = Program(world.settings(), registry=CollectorRegistry())._parts
+    assert list(parts.services())[-2:] == [parts.dra_server, parts.registration]
+    assert parts.claims.sweeper in parts.services()
