@@ -29,6 +29,7 @@ from dracaena.demo.kube_controller_manager import KubeControllerManager
 from dracaena.demo.kube_scheduler import KubeScheduler
 from dracaena.demo.kubelet import WIPE_AFTER_S, Kubelet
 from dracaena.demo.programs import Begin, ProgramProcess, begin_command
+from dracaena.demo.rewrite import rewritten
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 from dracaena.process.clock import Clock, SystemClock
@@ -170,7 +171,7 @@ class DemoCluster:
     def _start(self) -> None:
         self.root = self._root or self._cleanup.enter_context(short_folder())
         (self.root / "logs").mkdir(exist_ok=True)
-        server = self._cleanup.enter_context(ApiServer(version=self._kubernetes))
+        server = self._cleanup.enter_context(ApiServer(version=self._kubernetes, policy=rewritten))
         self.url = server.url
         self.kubeconfig = self.root / "kubeconfig"
         self.kubeconfig.write_text(yaml.safe_dump(server.kubeconfig()), encoding="utf-8")

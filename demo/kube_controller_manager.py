@@ -24,6 +24,7 @@ from dracaena.demo.controllers.garbage import GarbageCollector
 from dracaena.demo.controllers.jobs import JobController
 from dracaena.demo.controllers.namespaces import NamespaceController
 from dracaena.demo.controllers.replica_sets import ReplicaSetController
+from dracaena.demo.controllers.stateful_sets import StatefulSetController
 from dracaena.demo.objects import NodeWithStatus
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_done, is_owned_by, is_reserved_for, needed_entries
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
@@ -59,6 +60,7 @@ class KubeControllerManager:
         self._controllers = (
             DeploymentController(client, clock),
             ReplicaSetController(client, clock),
+            StatefulSetController(client, clock),
             GarbageCollector(client, clock),
             JobController(client, clock),
             NamespaceController(client, clock),

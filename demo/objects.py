@@ -67,6 +67,17 @@ class DeploymentDocument(KubeObject, frozen=True):
     status: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class StatefulSetDocument(KubeObject, frozen=True):
+    """A stateful set with nothing dropped of spec and status."""
+
+    API_VERSION: ClassVar[str] = "apps/v1"
+    RESOURCE: ClassVar[str] = "statefulsets"
+    KIND: ClassVar[str] = "StatefulSet"
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 class ReplicaSetDocument(KubeObject, frozen=True):
     """A replica set with nothing dropped of spec and status."""
 

@@ -7,6 +7,7 @@ not served.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from dracaena.demo.apiserver.errors import ApiError, Qualified, forbidden, not_found
@@ -20,6 +21,15 @@ _DEFAULT_TOLERATION_S: Final = 300
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
 _UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 _TOPOLOGY_LABELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+
+
+PodPolicy = Callable[[Document, Document], Document]
+"""From a new pod and its namespace to the pod as it is stored."""
+
+
+def unchanged(pod: Document, _namespace: Document) -> Document:
+    """Policy of a server without policies."""
+    return pod
 
 
 def check_namespace(kind: Kind, name: str, namespace: str, stored: Document | None) -> None:

@@ -165,7 +165,7 @@ def _canonical(
 ) -> tuple[Document, list[str], list[str]]:
     """The document, what strict validation finds in it, and what clients are always warned about."""
     read = decode(kind.struct, raw, api_version=kind.api_version, kind=kind.kind, opaque=opaque, version=version)
-    defaults.fill(kind.kind, read.document, now)
+    defaults.fill(kind.kind, read.document, now, version)
     return read.document, read.strict_errors, _drop_repeated_owners(read.document["metadata"], when)
 
 

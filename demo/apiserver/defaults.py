@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dracaena.demo.apiserver.times import write_time
+from dracaena.demo.apiserver.version import NEWEST
 
 Document = dict[str, Any]
 
@@ -113,6 +114,21 @@ def _replica_set(replica_set: Document, _: datetime) -> None:
     _pod_spec(spec["template"]["spec"])
 
 
+def _stateful_set(stateful_set: Document, _: datetime) -> None:
+    spec = stateful_set["spec"]
+    spec.setdefault("podManagementPolicy", "OrderedReady")
+    strategy = spec["updateStrategy"]
+    strategy.setdefault("type", "RollingUpdate")
+    if strategy["type"] == "RollingUpdate":
+        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+    retained = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    for name in ("whenDeleted", "whenScaled"):
+        retained.setdefault(name, "Retain")
+    spec.setdefault("replicas", 1)
+    spec.setdefault("revisionHistoryLimit", 10)
+    _pod_spec(spec["template"]["spec"])
+
+
 def _job(job: Document, _: datetime) -> None:
     spec = job["spec"]
     if "completions" not in spec and "parallelism" not in spec:
@@ -155,6 +171,7 @@ _BY_KIND: Final[dict[str, Callable[[Document, datetime], None]]] = {
     "Namespace": _namespace,
     "Deployment": _deployment,
     "ReplicaSet": _replica_set,
+    "StatefulSet": _stateful_set,
     "Job": _job,
     "ResourceClaim": _claim,
     "ResourceClaimTemplate": _template,
@@ -162,8 +179,10 @@ _BY_KIND: Final[dict[str, Callable[[Document, datetime], None]]] = {
 }
 
 
-def fill(kind: str, document: Document, now: datetime) -> None:
-    """Fill in the defaults of `kind`."""
+def fill(kind: str, document: Document, now: datetime, version: str) -> None:
+    """Fill in the defaults of `kind` in a version of Kubernetes."""
     fill_one = _BY_KIND.get(kind)
     if fill_one:
         fill_one(document, now)
+    if kind == "StatefulSet" and version == NEWEST:
+        document["spec"]["updateStrategy"].get("rollingUpdate", {}).setdefault("maxUnavailable", 1)

@@ -169,6 +169,18 @@ REPLICA_SET: Final = Kind(
     subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
     returns_deleted=False,
 )
+STATEFUL_SET: Final = Kind(
+    "apps",
+    "v1",
+    "statefulsets",
+    "statefulset",
+    "StatefulSet",
+    namespaced=True,
+    short_names=("sts",),
+    categories=("all",),
+    subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
+    returns_deleted=False,
+)
 JOB: Final = Kind(
     "batch",
     "v1",
@@ -218,6 +230,7 @@ KINDS: Final = (
     LEASE,
     DEPLOYMENT,
     REPLICA_SET,
+    STATEFUL_SET,
     JOB,
     DEVICE_CLASS,
     RESOURCE_CLAIM,

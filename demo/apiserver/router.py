@@ -74,14 +74,14 @@ class Router:
     def __init__(
         self,
         storage: ObjectStorage,
+        writes: Writes,
         clock: Callable[[], datetime],
-        names: meta.NameSource,
         address: str,
         version: str,
     ) -> None:
         self._storage = storage
         self._clock = clock
-        self._writes = Writes(storage, clock, names, version)
+        self._writes = writes
         self._deletes = Deletes(storage, clock)
         self._address = address
         self._version = version  # of Kubernetes

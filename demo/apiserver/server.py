@@ -11,6 +11,7 @@ from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final, Self
 
+from dracaena.demo.apiserver.admission import PodPolicy, unchanged
 from dracaena.demo.apiserver.faults import Faults
 from dracaena.demo.apiserver.http import Handler
 from dracaena.demo.apiserver.meta import NameSource
@@ -81,7 +82,7 @@ class ApiServer:
 
     `port` 0 takes a free port. `clock` gives all times that the server writes and by which it sends bookmarks and ends
     watches. `event_window` is the number of past events kept: older versions are answered as expired (410). `version`
-    is that of Kubernetes: one of RELEASES.
+    is that of Kubernetes: one of RELEASES. `policy` changes each new pod, as a mutating admission policy would.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class ApiServer:
         event_window: int = 10_000,
         faults: Faults | None = None,
         version: str = NEWEST,
+        policy: PodPolicy = unchanged,
     ) -> None:
         if version not in RELEASES:
             raise ValueError(f"Kubernetes {version!r} is not supported, expected one of {', '.join(RELEASES)}")
@@ -100,19 +102,18 @@ class ApiServer:
         self._clock = clock
         self._version = version
         self._storage = ObjectStorage(window=event_window)
-        self._names = NameSource()
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
-        writes = Writes(self._storage, clock, self._names, version)
+        self._writes = Writes(self._storage, clock, NameSource(), version, policy)
         for name in _FIRST_NAMESPACES:
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-            writes.create(Target(NAMESPACE, ""), body, Options())
+            self._writes.create(Target(NAMESPACE, ""), body, Options())
 
     def start(self) -> None:
         """Listen and serve; returns once connections are accepted. OSError if the port is taken."""
         listener = Listener(self._port, self.faults)
         address = f"{_HOST}:{listener.server_address[1]}"
-        listener.router = Router(self._storage, self._clock, self._names, address, self._version)
+        listener.router = Router(self._storage, self._writes, self._clock, address, self._version)
         self._listener = listener
         self._thread = threading.Thread(target=listener.serve, name="apiserver", daemon=True)
         self._thread.start()

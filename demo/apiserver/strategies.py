@@ -218,7 +218,7 @@ LEASE: Final = Strategy(
 )
 
 
-# ---- Deployment, ReplicaSet
+# ---- Deployment, ReplicaSet, StatefulSet
 
 
 def _new_workload(new: Document, _: datetime) -> Document:
@@ -250,6 +250,13 @@ REPLICA_SET: Final = Strategy(
     main=Door(prepare=_changed_workload, check=deployments.check_replica_set_update),
     status=Door(prepare=_keep_spec, check=deployments.check_replica_set_status),
     scale=Door(prepare=_changed_workload, check=deployments.check_replica_set_update),
+)
+STATEFUL_SET: Final = Strategy(
+    prepare_create=_new_workload,
+    check_create=deployments.check_stateful_set,
+    main=Door(prepare=_changed_workload, check=deployments.check_stateful_set_update),
+    status=Door(prepare=_keep_spec, check=deployments.check_stateful_set_status),
+    scale=Door(prepare=_changed_workload, check=deployments.check_stateful_set_update),
 )
 
 
@@ -396,6 +403,7 @@ BY_KIND: Final[dict[str, Strategy]] = {
     "Lease": LEASE,
     "Deployment": DEPLOYMENT,
     "ReplicaSet": REPLICA_SET,
+    "StatefulSet": STATEFUL_SET,
     "Job": JOB,
     "DeviceClass": DEVICE_CLASS,
     "ResourceClaim": RESOURCE_CLAIM,

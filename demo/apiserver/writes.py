@@ -77,12 +77,18 @@ class Writes:
     """Creates, updates and patches."""
 
     def __init__(
-        self, storage: ObjectStorage, clock: Callable[[], datetime], names: meta.NameSource, version: str
+        self,
+        storage: ObjectStorage,
+        clock: Callable[[], datetime],
+        names: meta.NameSource,
+        version: str,
+        policy: admission.PodPolicy,
     ) -> None:
         self._storage = storage
         self._clock = clock
         self._names = names
         self._version = version  # of Kubernetes
+        self._policy = policy
 
     # ---- create
 
@@ -116,12 +122,10 @@ class Writes:
         kind = target.kind
         if kind.namespaced:
             stored = self._storage.get(NAMESPACE, target.namespace)
-            admission.check_namespace(
-                kind,
-                document["metadata"].get("name", ""),
-                target.namespace,
-                stored.document if stored else None,
-            )
+            namespace = stored.document if stored else None
+            admission.check_namespace(kind, document["metadata"].get("name", ""), target.namespace, namespace)
+            if kind.kind == "Pod" and namespace is not None:
+                document = self._policy(document, namespace)
         return admission.admit_creation(kind, document, self._node_of(document))
 
     def _node_of(self, pod: Document) -> Document | None:

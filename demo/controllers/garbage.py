@@ -12,7 +12,13 @@ from typing import Any, Final
 
 from dracaena.api.objects import KubeObject, OwnerReference, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
-from dracaena.demo.objects import DeploymentDocument, JobDocument, NodeWithStatus, ReplicaSetDocument
+from dracaena.demo.objects import (
+    DeploymentDocument,
+    JobDocument,
+    NodeWithStatus,
+    ReplicaSetDocument,
+    StatefulSetDocument,
+)
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
@@ -24,6 +30,7 @@ OWNED: Final[tuple[type[KubeObject], ...]] = (ReplicaSetDocument, Pod, ResourceC
 OWNERS: Final[tuple[type[KubeObject], ...]] = (
     DeploymentDocument,
     ReplicaSetDocument,
+    StatefulSetDocument,
     JobDocument,
     Pod,
     NodeWithStatus,

@@ -12,7 +12,13 @@ from typing import Any, Final
 
 from dracaena.api.objects import KubeObject, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate
-from dracaena.demo.objects import DeploymentDocument, JobDocument, NamespaceDocument, ReplicaSetDocument
+from dracaena.demo.objects import (
+    DeploymentDocument,
+    JobDocument,
+    NamespaceDocument,
+    ReplicaSetDocument,
+    StatefulSetDocument,
+)
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
@@ -26,6 +32,7 @@ FINALIZER: Final = "kubernetes"
 CONTENT: Final[tuple[type[KubeObject], ...]] = (
     DeploymentDocument,
     ReplicaSetDocument,
+    StatefulSetDocument,
     JobDocument,
     Pod,
     ResourceClaim,

@@ -24,6 +24,7 @@ NAMESPACED = (
     "/api/v1/namespaces/{}/events",
     "/apis/apps/v1/namespaces/{}/deployments",
     "/apis/apps/v1/namespaces/{}/replicasets",
+    "/apis/apps/v1/namespaces/{}/statefulsets",
     "/apis/batch/v1/namespaces/{}/jobs",
     "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
     "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",

@@ -1,4 +1,4 @@
-"""Shapes of the kinds that create pods: batch/v1 Job, apps/v1 Deployment and ReplicaSet (see the package docstring)."""
+"""Shapes of Job, Deployment, ReplicaSet and StatefulSet, which create pods (format: see the package docstring)."""
 
 from __future__ import annotations
 
@@ -99,6 +99,46 @@ ReplicaSetStatus
 RollingUpdateDeployment
     maxUnavailable *intorstring
     maxSurge *intorstring
+RollingUpdateStatefulSetStrategy
+    partition *int32
+    maxUnavailable *intorstring only=1.37
+StatefulSet
+    metadata ObjectMeta
+    spec StatefulSetSpec
+    status StatefulSetStatus
+StatefulSetCondition
+    type string !
+    status string !
+    lastTransitionTime time
+    reason string
+    message string
+StatefulSetPersistentVolumeClaimRetentionPolicy
+    whenDeleted string
+    whenScaled string
+StatefulSetSpec
+    replicas *int32
+    selector *LabelSelector !
+    template PodTemplateSpec !
+    serviceName string !
+    podManagementPolicy string
+    updateStrategy StatefulSetUpdateStrategy
+    revisionHistoryLimit *int32
+    persistentVolumeClaimRetentionPolicy *StatefulSetPersistentVolumeClaimRetentionPolicy
+    unserved volumeClaimTemplates minReadySeconds ordinals
+StatefulSetStatus
+    observedGeneration int64
+    replicas int32 !
+    readyReplicas int32
+    currentReplicas int32
+    updatedReplicas int32
+    currentRevision string
+    updateRevision string
+    collisionCount *int32
+    conditions []StatefulSetCondition merge=type
+    availableReplicas int32 !
+StatefulSetUpdateStrategy
+    type string
+    rollingUpdate *RollingUpdateStatefulSetStrategy
 UncountedTerminatedPods
     succeeded []string
     failed []string

@@ -185,6 +185,12 @@ def _replica_set(replica_set: Document, now: datetime) -> Cells:
     return [_name(replica_set), *counts, _created(replica_set, now), *_template(spec)]
 
 
+def _stateful_set(stateful_set: Document, now: datetime) -> Cells:
+    spec, status = stateful_set["spec"], stateful_set["status"]
+    ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
+    return [_name(stateful_set), ready, _created(stateful_set, now), *_template(spec)[:2]]
+
+
 def _job(job: Document, now: datetime) -> Cells:
     spec, status = job["spec"], job["status"]
     wanted, parallelism = spec.get("completions"), spec.get("parallelism", 0)
@@ -274,6 +280,7 @@ TABLES: Final = {
         ),
         _replica_set,
     ),
+    "StatefulSet": TableKind((*_plain("Ready"), _AGE, *_wide("Containers", "Images")), _stateful_set),
     "Job": TableKind(
         (*_plain("Status", "Completions", "Duration"), _AGE, *_wide("Containers", "Images", "Selector")), _job
     ),

@@ -1,10 +1,11 @@
-"""Validation of apps/v1 Deployment and ReplicaSet."""
+"""Validation of apps/v1 Deployment, ReplicaSet and StatefulSet."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
 
+from dracaena.demo.apiserver.errors import not_implemented
 from dracaena.demo.apiserver.fields import IMMUTABLE, forbidden, invalid, not_supported, required
 from dracaena.demo.apiserver.selectors import label_selector_matches
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
@@ -20,6 +21,10 @@ _MORE_THAN_REPLICAS: Final = "cannot be greater than status.replicas"
 _PERCENT: Final = re.compile(r"[0-9]+%")
 _PERCENT_HINT: Final = "must be a whole number, or one with a percent sign after it"
 _STRATEGIES: Final = ("Recreate", "RollingUpdate")
+_UPDATES: Final = ("OnDelete", "RollingUpdate")
+_POLICIES: Final = ("OrderedReady", "Parallel")
+_RETAINED: Final = ("Delete", "Retain")
+_FIXED: Final = ("selector", "serviceName", "podManagementPolicy")
 
 
 def check_deployment(deployment: Document) -> Errors:
@@ -81,6 +86,46 @@ def _check_pods(spec: Document) -> Errors:
     return errors
 
 
+def check_stateful_set(stateful_set: Document) -> Errors:
+    """A new stateful set."""
+    errors = check_metadata(stateful_set, namespaced=True, names=DNS_SUBDOMAIN)
+    return errors + _check_stateful_spec(stateful_set["spec"])
+
+
+def _check_stateful_spec(spec: Document) -> Errors:
+    errors = _at_least_zero(spec, ("replicas",)) + _check_pods(spec)
+    if spec["podManagementPolicy"] not in _POLICIES:
+        errors.append(
+            invalid("spec.podManagementPolicy", spec["podManagementPolicy"], f"one of {', '.join(_POLICIES)}")
+        )
+    path = "spec.persistentVolumeClaimRetentionPolicy"
+    for name, policy in spec["persistentVolumeClaimRetentionPolicy"].items():
+        errors += [] if policy in _RETAINED else [not_supported(f"{path}.{name}", policy, _RETAINED)]
+    return errors + _check_updates(spec["updateStrategy"], "spec.updateStrategy")
+
+
+def _check_updates(strategy: Document, path: str) -> Errors:
+    steps = strategy.get("rollingUpdate", {})
+    if strategy["type"] not in _UPDATES:
+        return [invalid(path, strategy["type"], f"one of {', '.join(_UPDATES)}")]
+    if strategy["type"] == "OnDelete":
+        return [invalid(f"{path}.rollingUpdate", steps, "only with type RollingUpdate")] if steps else []
+    for name, served in (("partition", 0), ("maxUnavailable", 1)):
+        if isinstance(value := steps.get(name, served), str) or value > served:
+            raise not_implemented(f'the value {value} of the field "{path}.rollingUpdate.{name}" of StatefulSet')
+    return _at_least_zero(steps, ("partition",), f"{path}.rollingUpdate")
+
+
+def check_stateful_set_update(new: Document, old: Document) -> Errors:
+    """An update of a stateful set: what its pods are called and which they are stays."""
+    after, before = new["spec"], old["spec"]
+    return [
+        *check_metadata_update(new, old),
+        *_check_stateful_spec(after),
+        *(invalid(f"spec.{name}", after[name], IMMUTABLE) for name in _FIXED if after[name] != before[name]),
+    ]
+
+
 def _check_strategy(strategy: Document) -> Errors:
     path = "spec.strategy"
     if strategy["type"] not in _STRATEGIES:
@@ -134,6 +179,12 @@ def check_replica_set_status(new: Document, old: Document) -> Errors:
     return check_metadata_update(new, old) + _check_counts(
         new["status"], names, ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
     )
+
+
+def check_stateful_set_status(new: Document, old: Document) -> Errors:
+    """An update of a stateful set's status: the counts must be consistent."""
+    parts = ("readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas")
+    return check_metadata_update(new, old) + _check_counts(new["status"], ("replicas", *parts), parts)
 
 
 def _check_counts(status: Document, names: tuple[str, ...], parts: tuple[str, ...]) -> Errors:

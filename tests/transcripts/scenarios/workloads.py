@@ -1,8 +1,10 @@
-"""Jobs, Deployments and ReplicaSets, as far as the API server makes them; who makes their pods is not there."""
+"""Kinds that create pods, as far as the API server makes them; who makes their pods is not there."""
 
 from __future__ import annotations
 
-from transcripts.scenarios.documents import DEPLOYMENTS, JOBS, REPLICA_SETS, deployment, job
+from typing import Any
+
+from transcripts.scenarios.documents import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS, Document, deployment, job
 from transcripts.scenarios.tables import KUBECTL
 from transcripts.session import Session
 
@@ -132,4 +134,31 @@ def replica_sets(api: Session) -> None:
     api.merge("counts that do not fit", f"{path}/status", {"status": {"readyReplicas": 2}})
     api.merge("more pods", path, {"spec": {"replicas": 2}})
     api.send("as a table", "GET", REPLICA_SETS, query={"includeObject": "None"}, accept=KUBECTL)
+    api.delete("its deletion", path)
+
+
+def stateful_sets(api: Session) -> None:
+    """A stateful set from its creation to its deletion, and others that are refused."""
+
+    def stateful_set(name: str, **spec: Any) -> Document:
+        return deployment(name, **spec) | {"kind": "StatefulSet"}
+
+    path = f"{STATEFUL_SETS}/web"
+    api.create("a stateful set", STATEFUL_SETS, stateful_set("web"))
+    parallel = stateful_set("p", podManagementPolicy="Parallel", updateStrategy={"type": "OnDelete"}, serviceName="s")
+    api.create("all at once", STATEFUL_SETS, parallel, dryRun="All")
+    api.create("one that selects other pods", STATEFUL_SETS, stateful_set("d", selector={}))
+    bad = {"podManagementPolicy": "x", "updateStrategy": {"type": "y"}, "replicas": -1, "revisionHistoryLimit": -1}
+    api.create("more than one mistake", STATEFUL_SETS, stateful_set("d", **bad))
+    both = {"type": "OnDelete", "rollingUpdate": {"partition": 1}}
+    api.create("steps of none", STATEFUL_SETS, stateful_set("d", updateStrategy=both))
+    below = {"type": "RollingUpdate", "rollingUpdate": {"partition": -1}}
+    api.create("a partition below zero", STATEFUL_SETS, stateful_set("d", updateStrategy=below))
+    status = {"observedGeneration": 1, "replicas": 1, "currentReplicas": 1, "currentRevision": "web-a"}
+    api.merge("its status", f"{path}/status", {"status": status})
+    api.merge("counts that do not fit", f"{path}/status", {"status": {"readyReplicas": 2}})
+    api.merge("more pods", path, {"spec": {"replicas": 2}})
+    api.get("its scale", f"{path}/scale")
+    api.merge("its scale changed", f"{path}/scale", {"spec": {"replicas": 3}})
+    api.send("as a table", "GET", STATEFUL_SETS, query={"includeObject": "None"}, accept=KUBECTL)
     api.delete("its deletion", path)

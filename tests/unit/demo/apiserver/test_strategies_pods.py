@@ -233,3 +233,31 @@ def test_times_of_a_lease_have_six_digits(api):
     body["spec"]["renewTime"] = "2026-01-01T01:00:00.123456+01:00"
     assert api.create(leases, body).body["spec"]["renewTime"] == "2026-01-01T00:00:00.123456Z"
     assert api.patch(f"{leases}/l", {"spec": {"leaseDurationSeconds": 0}}).code == 422
+
+
+STATEFUL_SETS = "/apis/apps/v1/namespaces/default/statefulsets"
+
+
+def _stateful_set(**spec):
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "a"}]}}
+    spec = {"selector": {"matchLabels": labels}, "template": template} | spec
+    return {"metadata": {"name": "web"}, "spec": spec}
+
+
+def test_what_a_stateful_set_calls_its_pods_stays(api):
+    assert api.create(STATEFUL_SETS, _stateful_set()).code == 201
+    reply = api.patch(f"{STATEFUL_SETS}/web", {"spec": {"serviceName": "x", "podManagementPolicy": "Parallel"}})
+    assert reply.mistakes == {
+        ("spec.serviceName", "FieldValueInvalid"),
+        ("spec.podManagementPolicy", "FieldValueInvalid"),
+    }
+
+
+@pytest.mark.parametrize("steps", [{"partition": 1}, {"maxUnavailable": 2}, {"maxUnavailable": "50%"}])
+def test_an_update_of_a_stateful_set_that_nothing_here_makes_is_refused_by_name(api, steps):
+    reply = api.create(STATEFUL_SETS, _stateful_set(updateStrategy={"rollingUpdate": steps}))
+    assert (reply.code, reply.body["reason"]) == (501, "NotImplemented")
+    assert f"spec.updateStrategy.rollingUpdate.{next(iter(steps))}" in reply.body["message"]
+    reply = api.create(STATEFUL_SETS, _stateful_set(volumeClaimTemplates=[{}]))
+    assert (reply.code, '"spec.volumeClaimTemplates"' in reply.body["message"]) == (501, True)
