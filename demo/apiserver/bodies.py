@@ -18,7 +18,7 @@ from dracaena.demo.apiserver.errors import Qualified, bad_request, invalid, not_
 from dracaena.demo.apiserver.fields import invalid as invalid_field
 from dracaena.demo.apiserver.protobuf import KINDS as PROTOBUF_KINDS
 from dracaena.demo.apiserver.protobuf import PROTOBUF, read_protobuf
-from dracaena.demo.apiserver.resources import KINDS, Kind
+from dracaena.demo.apiserver.resources import Kind
 from dracaena.demo.apiserver.schema import Struct
 
 Document = dict[str, Any]
@@ -26,7 +26,6 @@ Document = dict[str, Any]
 JSON: Final = "application/json"
 YAML: Final = "application/yaml"
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
-_KNOWN: Final = {kind.kind: kind for kind in KINDS}
 
 
 # Where opaque JSON can be: only then is it worth keeping the text of each object.
@@ -90,18 +89,8 @@ def parse_json(body: bytes) -> Any:
         if any(name in body for name in _OPAQUE_FIELDS):
             return _SpanDecoder().decode(body.decode())
         return json.loads(body, object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
-        raise ValueError(_go_words(error)) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"invalid UTF-8: {error.reason}") from None
-
-
-def _go_words(error: json.JSONDecodeError) -> str:
-    if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
-        return "unexpected end of JSON input"
-    if error.msg == "Expecting value":
-        return f"invalid character '{error.doc[error.pos]}' looking for beginning of value"
-    return str(error)
 
 
 def parse_yaml(body: bytes) -> Any:
@@ -128,28 +117,7 @@ def parse_object(body: bytes, media_type: str, kind: str) -> Any:
     try:
         return parse_json(body) if media_type in ("", JSON) else parse_yaml(body)
     except ValueError as error:
-        raise bad_request(
-            f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse "
-            f"error: {error} ({_summary(body)})"
-        ) from None
-
-
-_SUMMARY_BYTES: Final = 30  # kube-apiserver's own
-
-
-def _summary(body: bytes) -> str:
-    """What the refusal of a body quotes: text if it may be an object, else bytes."""
-    start = body[:_SUMMARY_BYTES]
-    shown = start.decode(errors="replace") if body.startswith(b"{") else start.hex()
-    return f"{shown} ..." if len(body) > _SUMMARY_BYTES else shown or "<empty>"
-
-
-_REPEATED_OWNERS: Final = ".metadata.ownerReferences contains duplicate entries"
-_MADE_SO: Final = " after mutating admission happens"  # Kubernetes' words; a patch counts as one
-_FIX_OWNERS: Final = (
-    "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; "
-    "please fix your requests; duplicate UID(s) observed"
-)
+        raise bad_request(f"the body cannot be read as {kind}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +128,20 @@ class DecodedBody:
     warnings: tuple[str, ...] = ()
 
 
-def _canonical(
-    kind: Kind, raw: Any, now: datetime, opaque: str, when: str, version: str
-) -> tuple[Document, list[str], list[str]]:
+def _canonical(kind: Kind, raw: Any, now: datetime, opaque: str, version: str) -> tuple[Document, list[str], list[str]]:
     """The document, what strict validation finds in it, and what clients are always warned about."""
     read = decode(kind.struct, raw, api_version=kind.api_version, kind=kind.kind, opaque=opaque, version=version)
     defaults.fill(kind.kind, read.document, now, version)
-    return read.document, read.strict_errors, _drop_repeated_owners(read.document["metadata"], when)
+    return read.document, read.strict_errors, _drop_repeated_owners(read.document["metadata"])
 
 
-def _drop_repeated_owners(metadata: Document, when: str) -> list[str]:
+def _drop_repeated_owners(metadata: Document) -> list[str]:
     owners = metadata.get("ownerReferences") or []
     repeated = [owner["uid"] for at, owner in enumerate(owners) if owner in owners[:at]]
     if not repeated:
         return []
     metadata["ownerReferences"] = [owner for at, owner in enumerate(owners) if owner not in owners[:at]]
-    return [f"{_REPEATED_OWNERS}{when}; {_FIX_OWNERS}: {', '.join(repeated)}"]
+    return [f"metadata.ownerReferences names owners twice, which is dropped: {', '.join(repeated)}"]
 
 
 def read_object(kind: Kind, raw: Any, validation: str, now: datetime, version: str) -> DecodedBody:
@@ -186,7 +152,7 @@ def read_object(kind: Kind, raw: Any, validation: str, now: datetime, version: s
     label = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
     _check_type(kind, raw)
     try:
-        document, strict_errors, warnings = _canonical(kind, raw, now, AS_SENT, "", version)
+        document, strict_errors, warnings = _canonical(kind, raw, now, AS_SENT, version)
     except UnreadableError as error:
         raise bad_request(f"{label}: {error}") from None
     if strict_errors and validation == STRICT:
@@ -204,19 +170,13 @@ def _check_type(kind: Kind, raw: Any) -> None:
         return
     if named == kind.kind and str(version).rpartition("/")[0] == kind.group:
         raise not_implemented(f"reading {kind.kind} of {version}")
-    other = _KNOWN.get(str(named))
-    if other and other.api_version == version:
-        raise bad_request(
-            f'{named} in version "{other.version}" cannot be handled as a {kind.kind}: converting (v1.{named}) to '
-            f"({kind.group.partition('.')[0] or 'core'}.{kind.kind}): unknown conversion"
-        )
-    raise bad_request(f'no kind "{named or ""}" is registered for version "{version or ""}"')
+    raise bad_request(f"expected a {kind.kind} of {kind.api_version}, not a {named} of {version}")
 
 
 def read_patched(kind: Kind, patched: Any, validation: str, now: datetime, opaque: str, version: str) -> DecodedBody:
     """The object that a patch made. What is wrong with it is reported against the patch, as 422."""
     try:
-        document, strict_errors, warnings = _canonical(kind, patched, now, opaque, _MADE_SO, version)
+        document, strict_errors, warnings = _canonical(kind, patched, now, opaque, version)
     except UnreadableError as error:
         raise _patch_refused(patched, str(error)) from None
     if strict_errors and validation == STRICT:
@@ -225,24 +185,14 @@ def read_patched(kind: Kind, patched: Any, validation: str, now: datetime, opaqu
 
 
 def _patch_refused(patched: Any, why: str) -> Exception:
-    shown = json.dumps(patched, separators=(",", ":"), ensure_ascii=False)
-    return invalid(Qualified("", ""), "", [invalid_field("patch", shown, why)])
-
-
-def _another_kind(struct: Struct, named: Any, version: Any, label: str) -> Exception:
-    if struct.name == "DeleteOptions":
-        # Read by a separate table of kinds, which is named after the place in Kubernetes' source where it is made.
-        why = f'no kind "{named}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
-        return bad_request(why)
-    why = f"converting ({version}.{named}) to (core.{struct.name}): unknown conversion"
-    return bad_request(f"{label.replace(struct.name, str(named), 1)}: {why}")
+    return invalid(Qualified("", ""), "", [invalid_field("patch", patched, why)])
 
 
 def read_plain(struct: Struct, raw: Any, label: str) -> Document:
     """A body that is not a stored object (delete options, a binding); unknown fields are dropped."""
     if isinstance(raw, dict):
         if raw.get("kind") not in (None, "", struct.name):
-            raise _another_kind(struct, raw["kind"], raw.get("apiVersion", ""), label)
+            raise bad_request(f"{label}: expected {struct.name}, not {raw['kind']}")
         raw = {name: value for name, value in raw.items() if name not in ("kind", "apiVersion")}
     try:
         return decode(struct, raw).document

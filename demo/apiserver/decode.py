@@ -19,8 +19,8 @@ from dracaena.demo.apiserver.errors import not_implemented
 from dracaena.demo.apiserver.schema import ListOf, MapOf, Scalar, SchemaField, Struct, Type
 from dracaena.demo.apiserver.times import canonical_time
 from dracaena.demo.apiserver.version import NEWEST
+from dracaena.validation.findings import show
 
-_GO_NAMES: Final = {"int32": "int32", "int64": "int64", "string": "string", "bool": "bool"}
 _RANGES: Final = {"int32": 2**31, "int64": 2**63}
 
 
@@ -61,7 +61,7 @@ AS_SENT, COMPACT, MERGED, SORTED = "as sent", "compact", "merged", "sorted"
 
 
 class UnreadableError(Exception):
-    """A value that cannot be read as its field's type. The text is that of Kubernetes' decoder."""
+    """A value that cannot be read as its field's type."""
 
 
 @dataclass(slots=True)
@@ -78,19 +78,15 @@ class _Place:
 
     kind: str
     path: str = ""
-    owner: str = ""
-    json_path: str = ""
     strict: list[str] = field(default_factory=list)
     opaque: str = AS_SENT
     version: str = NEWEST
 
-    def child(self, owner: str, name: str) -> _Place:
-        path = f"{self.path}.{name}" if self.path else name
-        json_path = f"{self.json_path}.{name}" if self.json_path else name
-        return _Place(self.kind, path, owner, json_path, self.strict, self.opaque, self.version)
+    def child(self, name: str) -> _Place:
+        return self.item(f".{name}" if self.path else name)
 
     def item(self, mark: str) -> _Place:
-        return _Place(self.kind, self.path + mark, self.owner, self.json_path, self.strict, self.opaque, self.version)
+        return _Place(self.kind, self.path + mark, self.strict, self.opaque, self.version)
 
 
 def decode(
@@ -114,7 +110,7 @@ def decode(
     place = _Place(kind or struct.name, opaque=opaque, version=version)
     head = {"kind": kind, "apiVersion": api_version} if kind else {}
     if not isinstance(raw, dict):
-        raise UnreadableError(f"json: cannot unmarshal {_json_kind(raw)} into Go value of type v1.{struct.name}")
+        raise _mismatch(raw, "an object", place)
     return Decoded(head | _struct(struct, raw, place, passed=("kind", "apiVersion") if kind else ()), place.strict)
 
 
@@ -127,13 +123,13 @@ def _struct(struct: Struct, raw: Any, place: _Place, passed: tuple[str, ...] = (
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):
-        raise _mismatch(raw, f"v1.{struct.name}", place)
+        raise _mismatch(raw, "an object", place)
     read: dict[str, Any] = {}
     for name in getattr(raw, "duplicates", ()):
-        place.strict.append(f'duplicate field "{place.child(struct.name, name).path}"')
+        place.strict.append(f'duplicate field "{place.child(name).path}"')
     for name, value in raw.items():
         known = struct.fields.get(name)
-        where = place.child(struct.name, name)
+        where = place.child(name)
         if known and known.is_in(place.version):
             read[name] = _field(known, value, where)
         elif name in passed:
@@ -148,7 +144,7 @@ def _struct(struct: Struct, raw: Any, place: _Place, passed: tuple[str, ...] = (
         if name in read:
             value = read[name]
         elif name in filled_in:
-            value = _absent(known, place.child(struct.name, name))
+            value = _absent(known, place.child(name))
         else:
             continue
         if value is None and known.default is not None:
@@ -207,11 +203,11 @@ def _value(type_: Type, raw: Any, place: _Place) -> Any:
             return _struct(type_, raw, place)
         case ListOf(item):
             if not isinstance(raw, list):
-                raise _mismatch(raw, f"[]{_go_name(item)}", place)
+                raise _mismatch(raw, "a list", place)
             return [_value(item, one, place.item(f"[{index}]")) for index, one in enumerate(raw)]
         case MapOf(item):
             if not isinstance(raw, dict):
-                raise _mismatch(raw, f"map[string]{_go_name(item)}", place)
+                raise _mismatch(raw, "a map", place)
             return {key: _value(item, raw[key], place.item(f".{key}")) for key in sorted(raw)}
         case Scalar(name):
             return _SCALARS[name](name, raw, place)
@@ -221,7 +217,7 @@ def _string(_: str, raw: Any, place: _Place) -> str:
     if raw is None:
         return ""
     if not isinstance(raw, str):
-        raise _mismatch(raw, "string", place)
+        raise _mismatch(raw, "a text", place)
     return raw
 
 
@@ -229,7 +225,7 @@ def _boolean(_: str, raw: Any, place: _Place) -> bool:
     if raw is None:
         return False
     if not isinstance(raw, bool):
-        raise _mismatch(raw, "bool", place)
+        raise _mismatch(raw, "true or false", place)
     return raw
 
 
@@ -238,7 +234,7 @@ def _integer(name: str, raw: Any, place: _Place) -> int:
         return 0
     limit = _RANGES[name]
     if not isinstance(raw, int) or isinstance(raw, bool) or not -limit <= raw < limit:
-        raise _mismatch(raw, name, place)
+        raise _mismatch(raw, f"a number ({name})", place)
     return raw
 
 
@@ -246,7 +242,7 @@ def _quantity(_: str, raw: Any, place: _Place) -> str:
     if raw is None:
         return "0"
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        raise _mismatch(raw, "resource.Quantity", place)
+        raise _mismatch(raw, "a quantity", place)
     try:
         return str(read_quantity(raw if isinstance(raw, str) else json.dumps(raw)).quantity)
     except ValueError as error:
@@ -257,7 +253,7 @@ def _int_or_string(_: str, raw: Any, place: _Place) -> int | str:
     if raw is None:
         return 0
     if isinstance(raw, bool) or not isinstance(raw, str | int):
-        raise _mismatch(raw, "int32" if isinstance(raw, float) else "string", place)
+        raise _mismatch(raw, "a whole number or a text", place)
     return raw
 
 
@@ -265,7 +261,7 @@ def _time(name: str, raw: Any, place: _Place) -> str | None:
     if raw is None:
         return None
     if not isinstance(raw, str):
-        raise _mismatch(raw, "string", place)
+        raise _mismatch(raw, "a time", place)
     try:
         return canonical_time(raw, name)
     except ValueError as error:
@@ -299,38 +295,5 @@ _SCALARS: Final[dict[str, Callable[[str, Any, _Place], Any]]] = {
 }
 
 
-def _go_name(type_: Type) -> str:
-    match type_:
-        case Struct(name):
-            return f"v1.{name}"
-        case ListOf(item):
-            return f"[]{_go_name(item)}"
-        case MapOf(item):
-            return f"map[string]{_go_name(item)}"
-        case Scalar(name):
-            return _GO_NAMES.get(name, name)
-
-
-def _json_kind(raw: Any) -> str:
-    match raw:
-        case bool():
-            return "bool"
-        case int() | float():
-            return f"number {raw}"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case dict():
-            return "object"
-        case _:
-            return "null"
-
-
-def _mismatch(raw: Any, go_type: str, place: _Place) -> UnreadableError:
-    # Kubernetes names the struct that holds the field and the path of JSON names from the top, without indices.
-    where = f"Go struct field {place.owner}.{place.json_path}" if place.owner else "Go value"
-    shown = _json_kind(raw)
-    if isinstance(raw, int) and go_type in ("string", "bool"):
-        shown = "number" if not isinstance(raw, bool) else "bool"
-    return UnreadableError(f"json: cannot unmarshal {shown} into {where} of type {go_type}")
+def _mismatch(raw: Any, expected: str, place: _Place) -> UnreadableError:
+    return UnreadableError(f"{place.path or place.kind}: expected {expected}, not {show(raw)}")

@@ -15,7 +15,7 @@ from dracaena.demo.apiserver.storage import ObjectStorage, Stored, key_of
 from dracaena.demo.apiserver.strategies import BY_KIND
 from dracaena.demo.apiserver.times import write_time
 from dracaena.demo.apiserver.validation.pods import check_binding
-from dracaena.demo.apiserver.writes import Target, precondition_failed
+from dracaena.demo.apiserver.writes import Target
 
 Document = dict[str, Any]
 
@@ -39,7 +39,7 @@ class Deletes:
             stored = self._storage.get(kind, target.key)
             if stored is None:
                 raise not_found(kind.qualified_resource, target.name)
-            meta.check_preconditions(stored.document, kind, options)
+            meta.check_identity(stored.document, kind.qualified_kind, options.get("preconditions") or {})
             dry_run = bool(options.get("dryRun"))
             if kind is NAMESPACE:
                 return self._delete_namespace(target, stored, dry_run=dry_run)
@@ -125,15 +125,8 @@ class Deletes:
     def _check_bindable(self, pod: Document, binding: Document) -> None:
         metadata, wanted = pod["metadata"], binding["metadata"]
         name = metadata["name"]
-        for field, title in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-            if wanted.get(field) and wanted[field] != metadata[field]:
-                raise conflict(
-                    POD.qualified_resource,
-                    name,
-                    precondition_failed(
-                        POD, key_of(metadata["namespace"], name), title, wanted[field], metadata[field]
-                    ),
-                )
+        named = {field: text for field, text in wanted.items() if text}
+        meta.check_identity(pod, POD.qualified_resource, named)
         if meta.is_deleting(pod):
             raise conflict(_BINDING, name, f"pod {name} is being deleted, cannot be assigned to a host")
         if pod["spec"].get("nodeName"):

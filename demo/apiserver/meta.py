@@ -126,30 +126,13 @@ def mark_deleting(document: Document, now: datetime) -> Document:
     return marked if was_deleting or not generation else with_metadata(marked, generation=generation + 1)
 
 
-def check_preconditions(document: Document, kind: Kind, options: Document) -> None:
-    """409 if the object is not the one that the DELETE was meant for."""
-    wanted = options.get("preconditions") or {}
+def check_identity(document: Document, what: Qualified, wanted: Document) -> None:
+    """409 if the object has not the ``uid`` and the ``resourceVersion`` that a request names."""
     metadata = document["metadata"]
-    what = Qualified(kind.group, kind.kind)
-    uid, version = wanted.get("uid"), wanted.get("resourceVersion")
-    if uid is not None and uid != metadata["uid"]:
-        raise conflict(
-            what,
-            metadata["name"],
-            (
-                f"the UID in the precondition ({uid}) does not match the UID in record ({metadata['uid']}). "
-                "The object might have been deleted and then recreated"
-            ),
-        )
-    if version is not None and version != metadata["resourceVersion"]:
-        raise conflict(
-            what,
-            metadata["name"],
-            (
-                f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
-                f"({metadata['resourceVersion']}). The object might have been modified"
-            ),
-        )
+    for name in ("uid", "resourceVersion"):
+        given = wanted.get(name)
+        if given is not None and given != metadata[name]:
+            raise conflict(what, metadata["name"], f"{name} is {metadata[name]}, the request names {given}")
 
 
 def check_delete_options(options: Document) -> None:

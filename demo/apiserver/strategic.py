@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dracaena.demo.apiserver.errors import ApiError, bad_request
 from dracaena.demo.apiserver.schema import ListOf, MapOf, SchemaField, Struct, Type
+from dracaena.validation.findings import show
 
 Document = dict[str, Any]
 
@@ -119,19 +120,12 @@ def _merge_list(known: SchemaField, original: list[Any], patch: list[Any]) -> li
 def _key_reader(key: str) -> Callable[[Any], Any]:
     def read(item: Any) -> Any:
         if not isinstance(item, dict) or key not in item:
-            raise ApiError(500, "", f"map: {_go_map(item)} does not contain declared merge key: {key}")
+            raise ApiError(500, "", f"{show(item)} does not contain declared merge key: {key}")
         if isinstance(item[key], dict | list):
             raise bad_request(f"the merge key {key} is not a plain value")
         return item[key]
 
     return read
-
-
-def _go_map(item: Any) -> str:
-    """A map as Go's formatter prints it."""
-    if not isinstance(item, dict):
-        return str(item)
-    return f"map[{' '.join(f'{name}:{_go_map(item[name])}' for name in sorted(item))}]"
 
 
 def _in_order(items: list[Any], patch: list[Any], server: list[Any], name_of: Callable[[Any], Any]) -> list[Any]:

@@ -168,9 +168,8 @@ class Writes:
             if old is None and strategy.creates_on_put and not target.subresource:
                 return self._create(target, read, options)
             uid = read.document["metadata"].get("uid")
-            if old is not None and uid and uid != old.document["metadata"]["uid"]:
-                why = precondition_failed(kind, target.key, "UID", uid, old.document["metadata"]["uid"])
-                raise conflict(kind.qualified_resource, target.name, why)
+            if old is not None and uid:
+                meta.check_identity(old.document, kind.qualified_resource, {"uid": uid})
             return self._update(target, old, lambda _live: read, options)
 
     def patch(self, target: Target, media_type: str, body: bytes, options: Options) -> WriteOutcome:
@@ -228,15 +227,6 @@ _PATH_SEGMENT: Final = Syntax(
     lambda text: text not in (".", "..") and not {"/", "%"} & {*text},
 )
 """What every name must be, whatever its kind."""
-
-
-def precondition_failed(kind: Kind, key: str, title: str, asked: str, present: str) -> str:
-    """Kubernetes' words for an identity that a write stated and the stored object does not have."""
-    prefix = f"/registry/{'minions' if kind is NODE else kind.plural}"
-    return (
-        f"StorageError: invalid object, Code: 4, Key: {prefix}/{key}, ResourceVersion: 0, AdditionalErrorMsg: "
-        f"Precondition failed: {title} in precondition: {asked}, {title} in object meta: {present}"
-    )
 
 
 def _with_version(document: Document, target: Target, live: Document, *, unconditional: bool) -> Document:

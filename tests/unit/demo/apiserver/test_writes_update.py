@@ -59,7 +59,7 @@ def test_put_with_another_uid_is_a_conflict(api, stored):
     stored["metadata"]["uid"] = "other"
     reply = api.put(f"{CLAIMS}/c", stored)
     assert reply.code == 409
-    assert "Precondition failed: UID in precondition: other" in reply.body["message"]
+    assert "the request names other" in reply.body["message"]
 
 
 def test_put_with_another_name_is_refused(api, stored):
