@@ -136,12 +136,8 @@ class Observer:
                 troubles[gpu] = paused[gpu]
                 unasked.add(gpu)
                 continue
-            pipes = self._files.pipes(gpu)
-            if pipes is PipesState.CHANGED:
-                gpus[gpu] = replace(seen, pipes=pipes)
-                continue
             try:
-                gpus[gpu] = replace(self._ask_daemon(gpu, seen, daemon), pipes=pipes)
+                gpus[gpu] = self._ask_through_pipes(gpu, seen, daemon)
             except DaemonGoneError:
                 continue
             except TemporaryError as error:
@@ -149,6 +145,24 @@ class Observer:
                 if isinstance(error, ControlSilentError | ControlAnswerError):
                     silent.add(gpu)
         return replace(look, gpus=gpus, troubles=troubles, silent=frozenset(silent), unasked=frozenset(unasked))
+
+    def _ask_through_pipes(self, gpu: str, seen: SeenGpu, daemon: MpsProcess) -> SeenGpu:
+        """Ask a daemon. Its sockets are looked at before and after: if somebody changed them meanwhile, an error does
+        not say that the daemon is gone, and an answer may be another program's.
+        """
+        pipes = self._files.pipes(gpu)
+        if pipes is not PipesState.CHANGED:
+            try:
+                answered = self._ask_daemon(gpu, seen, daemon)
+            except TemporaryError:
+                if self._files.pipes(gpu) is not PipesState.CHANGED:
+                    raise
+            else:
+                pipes = self._files.pipes(gpu)
+                if pipes is not PipesState.CHANGED:
+                    return replace(answered, pipes=pipes)
+        self.forget(gpu)
+        return replace(seen, pipes=PipesState.CHANGED)
 
     def _ask_daemon(self, gpu: str, seen: SeenGpu, daemon: MpsProcess) -> SeenGpu:
         pids = v2.read_servers(self._run(v2.list_servers(), gpu))

@@ -61,6 +61,10 @@ class MpsWorld:
     slow_start: bool = False
     effect: Callable[[str], None] = lambda _what: None
     """Called before and after each change of the world with its name."""
+    asking: Callable[[str], None] = lambda _command: None
+    """Called before each command of the control program with its words."""
+    impostor: MpsModel | None = None
+    """Who answers at a socket that took the place of a daemon's; None: nobody."""
     tmpfs: dict[str, int] = field(default_factory=dict)
     """Pipe folder of a GPU → number of its tmpfs, 0: only the folder is there."""
     daemons: dict[str, Daemon] = field(default_factory=dict)
@@ -91,6 +95,7 @@ class MpsWorld:
     def run(self, command: ControlCommand, pipes: str) -> str:
         text = str(command)
         self.commands.append(text)
+        self.asking(text)
         if pipes in self.hangs or (self.refuses and self.refuses in text):
             raise ControlSilentError(f"no answer to `{text}`")
         if command.arguments[-1:] == ("-h",):
@@ -102,6 +107,8 @@ class MpsWorld:
         daemon = self.daemons.get(pipes)
         if daemon is not None and daemon.socket is not None and _file(pipes) != daemon.socket:
             self.misled |= _file(pipes) is not None
+            if _file(pipes) is not None and self.impostor is not None:
+                return self.impostor.command(list(command.arguments), command.standard_input)[1]
             daemon = None
         if daemon is None:
             raise DaemonGoneError("Cannot find MPS control daemon process")

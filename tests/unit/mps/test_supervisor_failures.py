@@ -12,7 +12,7 @@ from dracaena.api.mps import MpsClient, MpsFaultKind, MpsPhase
 from dracaena.mps.planning.state import ComputeMode
 from dracaena.mps.ports import ControlError, ControlSilentError
 from dracaena.mps.protocol.seen import ControlCommand
-from support.mps_model import OK, SERVER_NOT_READY
+from support.mps_model import OK, SERVER_NOT_READY, MpsModel
 from support.mps_node import BOTH, GPUS, MpsNode, join, model_of
 from support.mps_oracle import Asked, differences
 
@@ -289,6 +289,45 @@ def test_sockets_that_somebody_removes_or_replaces_are_put_back_and_nobody_loses
     assert node.statuses()[share].fault is None
     assert differences(node, {share: Asked(GPUS[0]), late: Asked(GPUS[0])}) == []
     assert not node.world.misled, "an impostor may say anything"
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "replaced by one that answers"])
+def test_sockets_that_change_while_a_daemon_is_asked_say_nothing_about_it(tmp_path: Path, how: str) -> None:
+    """Between any two commands of a look: what was answered then is nobody's word, and the daemon is not dead."""
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a")
+    node.settle()
+    assert join(node, share, 11) == OK
+    before = node.world.find()
+    if how == "replaced by one that answers":
+        node.world.impostor = MpsModel(2, present=set, spawn=lambda _uid: 0, reap=lambda _pid: None)
+    commands = _commands_of_a_look(node)
+    assert commands > 1
+    for number in range(commands):
+        left = number
+
+        def spoil(_command: str) -> None:
+            nonlocal left
+            if left == 0:
+                node.world.spoil_sockets(replace=how != "removed")
+            left -= 1
+
+        node.supervisor._observer.forget(GPUS[0])
+        node.world.asking = spoil
+        node.supervisor.step()
+        assert left < 0, "it was not asked so often"
+        node.world.asking = lambda _command: None
+        node.settle()
+        assert node.world.find() == before
+        assert (node.phase(share), node.statuses()[share].fault) == (MpsPhase.READY, None)
+        assert differences(node, {share: Asked(GPUS[0])}) == []
+
+
+def _commands_of_a_look(node: MpsNode) -> int:
+    node.supervisor._observer.forget(GPUS[0])
+    before = len(node.world.commands)
+    node.supervisor.step()
+    return len(node.world.commands) - before
 
 
 def test_sockets_are_put_back_by_the_next_supervisor_too(tmp_path: Path) -> None:

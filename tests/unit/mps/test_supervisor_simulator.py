@@ -36,10 +36,12 @@ class Simulation:
         """Pipe folders whose sockets were removed or replaced in this cycle → pid of the daemon."""
         self.rough = False
         """Whether something happened in this cycle that may cost daemons their lives."""
+        self.meanwhile = False
+        """Whether sockets were changed while a daemon was asked: nobody sees that before whoever took its place."""
 
     def cycle(self) -> list[str]:
         """Let something happen, maybe a crash in the middle of what follows, and return what is wrong afterwards."""
-        self.spoiled, self.rough = {}, False
+        self.spoiled, self.rough, self.meanwhile, self.node.world.misled = {}, False, False, False
         for _ in range(self.random.randint(1, 3)):
             self.random.choices(
                 [
@@ -64,6 +66,8 @@ class Simulation:
                 raise Killed
 
         self.node.world.effect = effect
+        if self.random.random() < 0.2:
+            self.node.world.asking = self.spoil_later()
         try:
             self.node.settle(rounds=4)
         except Killed:
@@ -72,6 +76,7 @@ class Simulation:
                 self.node.world.kill_all()
             self.node.start()
         self.node.world.effect = lambda _what: None
+        self.node.world.asking = lambda _command: None
         self.end_the_hit()
         self.find_again()
         self.node.settle()
@@ -81,7 +86,8 @@ class Simulation:
         daemons = self.node.world.daemons
         ended = [pipes for pipes, pid in self.spoiled.items() if pipes in daemons and daemons[pipes].pid != pid]
         wrong = [] if self.rough else [f"the daemon of {pipes} was ended, and it was well" for pipes in ended]
-        return [*wrong, "an impostor was talked to"] if self.node.world.misled else wrong
+        is_misled = self.node.world.misled and not self.meanwhile
+        return [*wrong, "an impostor was talked to"] if is_misled else wrong
 
     def come(self) -> None:
         number = self.random.randrange(len(GPUS))
@@ -169,6 +175,22 @@ class Simulation:
         """The sockets of daemons are removed or replaced."""
         self.spoiled = {pipes: each.pid for pipes, each in self.node.world.daemons.items()}
         self.node.world.spoil_sockets(replace=self.random.random() < 0.5)
+
+    def spoil_later(self) -> Callable[[str], None]:
+        """The same in the middle of what the supervisor does, once it keeps the sockets of all daemons."""
+        commands, replaced = self.random.randrange(12), self.random.random() < 0.5
+        kept = Path(self.node.places.root) / "kept"
+
+        def spoil(_command: str) -> None:
+            nonlocal commands
+            commands -= 1
+            daemons = self.node.world.daemons
+            if commands <= 0 and not self.meanwhile and all((kept / Path(pipes).name).exists() for pipes in daemons):
+                self.meanwhile = True
+                self.spoiled |= {pipes: each.pid for pipes, each in daemons.items()}
+                self.node.world.spoil_sockets(replace=replaced)
+
+        return spoil
 
     def silence(self) -> None:
         """A daemon gives no answer any more, or rubbish."""
