@@ -13,7 +13,7 @@ from dracaena.api.mps import LOCK
 from dracaena.host.adapters.files.lock import FileLock
 from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.host.gpu_driver.permission import permission_on_this_node
-from dracaena.mps.adapters.control_program import ControlProgram
+from dracaena.mps.adapters.control_program import ANSWER_S, ControlProgram
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.adapters.selinux import container_label
 from dracaena.mps.adapters.share_memory import ShareMemory
@@ -56,8 +56,11 @@ class MpsProgram:
         modes: ComputeModes | None = None,
         shm: ShareMemory | None = None,
         boot_id: str | None = None,
+        answer_s: float = ANSWER_S,
     ) -> None:
-        """`modes` stands in for NVML, `shm` for mounts where a test may make none."""
+        """`modes` stands in for NVML, `shm` for mounts where a test may make none; `answer_s` is how long the driver's
+        programs may take to answer.
+        """
         places = MpsPlaces(settings.root)
         problem = too_long(places)
         if problem is not None:
@@ -67,7 +70,7 @@ class MpsProgram:
         label = container_label()
         self._files = SharedFolder(places, label=label)
         self._shm = shm or ShareMemory(places, label)
-        control = ControlProgram(settings.driver_root_mount, settings.root, self._shm.enter)
+        control = ControlProgram(settings.driver_root_mount, settings.root, self._shm.enter, answer_s=answer_s)
         table = ProcProcessTable(places.pipes)
         self._supervisor = Supervisor(
             MpsPorts(control, table, modes or _nvml_modes(settings), self._files, self._shm),

@@ -12,6 +12,10 @@ from support.mps_model import CLIENTS_R590, CONNECTION_FAILED
 _PROGRAM = Path(__file__).with_name("fake_mps_control.py")
 
 
+ANSWER_S = 60.0
+"""Until a client gives up: longer than any machine that runs other tests too keeps a daemon waiting."""
+
+
 class FakeMps:
     """`mode` is what the program does at each call: works, hang, rubbish, dies (at start), refuses (to start)."""
 
@@ -45,7 +49,7 @@ class FakeCudaClient:
 
     def __init__(self, pipes: str, pid: int, uid: int = 0) -> None:
         self._peer = socket.socket(socket.AF_UNIX)
-        self._peer.settimeout(10)
+        self._peer.settimeout(ANSWER_S)
         try:
             self._peer.connect(f"{pipes}/control")
             self._peer.sendall(f"{{'client': {pid}, 'uid': {uid}}}\n".encode())

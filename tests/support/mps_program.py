@@ -21,6 +21,10 @@ from dracaena.process.ending import hold_end_signals, wait_for_end_signal
 from dracaena.process.logs import configure_logs
 from support.mps_mounts import share_memory
 
+ANSWER_S = 60.0
+"""The fake control program starts within milliseconds, but for a machine that runs other tests too: it would then be
+taken for silent, and its daemon be ended."""
+
 
 class ModesInFile:
     """Implements ComputeModes. UUID → name of the mode; a GPU that is not in the file is lost."""
@@ -56,7 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     configure_logs("info", "text")
     settings = MpsSettings(root=root, driver_root_mount=driver_root, check_s=float(check_s), poll_s=float(poll_s))
     shm = share_memory(MpsPlaces(root))
-    program = MpsProgram(settings, registry=CollectorRegistry(), modes=ModesInFile(Path(modes)), shm=shm)
+    registry, stored = CollectorRegistry(), ModesInFile(Path(modes))
+    program = MpsProgram(settings, registry=registry, modes=stored, shm=shm, answer_s=ANSWER_S)
     program.start()
     assert program.http is not None
     sys.stdout.write(f"port {program.http.port}\n")
