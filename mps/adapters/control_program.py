@@ -1,8 +1,8 @@
 """Runs nvidia-cuda-mps-control of the GPU driver.
 
 The program belongs to the driver, and so to the driver's own C library: if the driver's root is not ours, it runs in a
-chroot of that root, which must see our folder at the same path. Otherwise, for example if the driver folder is not a
-whole root, it runs outside, with the driver's programs and libraries in its paths.
+chroot of that root, with our folder at the same path. If the driver's folder is not a whole root, it runs outside, with
+the driver's programs and libraries in its paths.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ class ControlProgram:
         self,
         driver_root: str,
         root: str,
-        enter_share_memory: Callable[[str, str], None],
+        enter: Callable[[str, str], None],
         *,
         answer_s: float = ANSWER_S,
         kill_s: float = KILL_S,
     ) -> None:
-        """`root` is the supervisor's folder. `enter_share_memory` gives the calling thread, and the programs that it
-        starts, the /dev/shm of a GPU, also below a folder if that is to be their root; it raises OSError.
+        """`root` is the supervisor's folder. `enter` gives the calling thread, and the programs that it starts, the
+        mounts that they need: the /dev/shm of a GPU, if one is named, and our folder below the one that is to be their
+        root; it raises OSError.
         """
         self._driver = driver_root
         self._root = root
-        self._enter_share_memory = enter_share_memory
+        self._enter = enter
         self._answer_s, self._kill_s = answer_s, kill_s
         self._hung: list[subprocess.Popen[bytes]] = []
         """Processes that SIGKILL has not ended yet."""
@@ -91,10 +92,11 @@ class ControlProgram:
         line, environment = self._call(command)
         environment["CUDA_MPS_PIPE_DIRECTORY"] = pipes
         limit_s = QUIT_S if "quit" in str(command) or "-q" in command.arguments else self._answer_s
-        data, code = self._ended(
-            line, environment, command.standard_input.encode(), subprocess.PIPE, limit_s,
+        call = partial(
+            self._ended, line, environment, command.standard_input.encode(), subprocess.PIPE, limit_s,
             f"{PROGRAM} does not answer `{command}` within {limit_s:g} s (pipe folder {pipes})",
         )  # fmt: skip
+        data, code = self._with_mounts("", call)
         return _answer(command, data, code)
 
     def start(self, command: ControlCommand, pipes: str, logs: str, gpu: str) -> None:
@@ -107,28 +109,36 @@ class ControlProgram:
         log = Path(logs) / _LOG
         try:
             with log.open("wb") as output:
-                run = partial(
+                call = partial(
                     self._ended, line, environment, None, output, self._answer_s,
                     f"{PROGRAM} does not start within {self._answer_s:g} s",
                 )  # fmt: skip
-                _, code = run() if not gpu else self._with_share_memory(gpu, run)
+                _, code = self._with_mounts(gpu, call)
         except OSError as error:
             raise ControlError(f"cannot open {log}: {error.strerror}") from error
         if code != 0:
             said = _last_line(log) or "nothing"
             raise ControlError(f"{PROGRAM} cannot start a daemon (exit code {code}): {said}")
 
-    def _with_share_memory(self, gpu: str, run: Callable[[], tuple[bytes, int]]) -> tuple[bytes, int]:
-        """Run in a thread of its own, whose mounts are its own and end with the last of its programs."""
+    def _with_mounts(self, gpu: str, call: Callable[[], tuple[bytes, int]]) -> tuple[bytes, int]:
+        """Run in a thread of its own, whose mounts are its own and end with the last of its programs; without a thread
+        if no mounts are needed.
+
+        No mount is made in the driver's root for longer: it would keep the folder of a driver container that is removed
+        and made again, and the new one would not be seen.
+        """
+        root = self._driver if self._is_root_of_programs() else "/"
+        if not gpu and _is_same(f"{root}{self._root}", self._root):
+            return call()
 
         def inside() -> tuple[bytes, int]:
             try:
-                self._enter_share_memory(gpu, self._driver if self._same_folder_inside() else "/")
+                self._enter(gpu, root)
             except OSError as error:
                 raise ControlError(
-                    f"cannot give the daemon the shared memory of its GPU at {error.filename}: {error.strerror}"
+                    f"cannot give the driver's programs what they need at {error.filename}: {error.strerror}"
                 ) from error
-            return run()
+            return call()
 
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="mps-daemon") as thread:
             return thread.submit(inside).result()
@@ -187,7 +197,7 @@ class ControlProgram:
         if program is None:
             missing = self.missing()
             raise ControlError(missing.message if missing is not None else f"{PROGRAM} has just appeared: retrying")
-        inside = self._same_folder_inside()
+        inside = self._is_root_of_programs()
         if self._driver == "/" or inside:
             path = ":".join(PROGRAM_FOLDERS)
             prefix = ["chroot", self._driver] if inside else []
@@ -200,15 +210,16 @@ class ControlProgram:
             environment["LD_LIBRARY_PATH"] = str(root.on_disk(library).parent)
         return [str(on_disk), *command.arguments], environment
 
-    def _same_folder_inside(self) -> bool:
-        """Whether programs run in a chroot of the driver's root: it is not ours and has our folder at the same path."""
-        if self._driver == "/":
-            return False
-        try:
-            same = Path(f"{self._driver}{self._root}").samefile(self._root)
-            return same and Path(f"{self._driver}/bin/sh").exists()
-        except OSError:
-            return False
+    def _is_root_of_programs(self) -> bool:
+        """Whether programs run in a chroot of the driver's root: it is not ours, and a whole one."""
+        return self._driver != "/" and Path(f"{self._driver}/bin/sh").exists()
+
+
+def _is_same(folder: str, other: str) -> bool:
+    try:
+        return Path(folder).samefile(other)
+    except OSError:
+        return False
 
 
 def _answer(command: ControlCommand, data: bytes, code: int) -> str:

@@ -1,5 +1,5 @@
 """The tmpfs of each GPU whose shares use protocol 2: in the supervisor's folder, from which containers mount it, and at
-/dev/shm for the GPU's daemon and server.
+/dev/shm for the GPU's daemon and server. What mounts the driver's programs see is decided here too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dracaena.mps.adapters.mounts import (
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
+    MS_REC,
     leave_mount_namespace,
     mount,
     unmount,
@@ -105,19 +106,23 @@ class ShareMemory:
 
     def enter(self, gpu: str, program_root: str) -> None:
         """Give the calling thread, and the programs that it starts, a mount namespace in which a GPU's tmpfs is at
-        `at`, and there below `program_root` if that will be their root. Raises OSError.
+        `at` (of "": none), and there below `program_root` if that will be their root. The supervisor's folder is below
+        that root at the same path. Raises OSError.
 
         The file systems of all GPUs are unmounted elsewhere in it: a daemon that outlives the shares of another GPU
         must not keep their memory.
         """
         leave_mount_namespace()
-        for root in dict.fromkeys(("", program_root.rstrip("/"))):
-            target = Path(f"{root}{self.at}")
-            target.mkdir(parents=True, exist_ok=True)
-            mount(self._places.shm_of(gpu), str(target), "", MS_BIND)
-        for mounted, state in self.seen().items():
-            if state is ShmState.MOUNTED:
-                unmount(self._places.shm_of(mounted))
+        root = program_root.rstrip("/")
+        if gpu:
+            for below in dict.fromkeys(("", root)):
+                _bind(self._places.shm_of(gpu), f"{below}{self.at}", 0)
+            for mounted, state in self.seen().items():
+                if state is ShmState.MOUNTED:
+                    unmount(self._places.shm_of(mounted))
+        there = Path(f"{root}{self._places.root}")
+        if not there.exists() or not there.samefile(self._places.root):
+            _bind(self._places.root, str(there), MS_REC)
 
     def _options(self) -> str:
         found = _MEMORY_LINE.search((self._proc / "meminfo").read_text(encoding="ascii"))
@@ -145,3 +150,8 @@ class ShareMemory:
             return True  # not to be found out, and no privileged supervisor is refused
         except OSError:
             return False
+
+
+def _bind(folder: str, target: str, flags: int) -> None:
+    Path(target).mkdir(parents=True, exist_ok=True)
+    mount(folder, target, "", MS_BIND | flags)

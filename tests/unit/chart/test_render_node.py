@@ -200,7 +200,7 @@ def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_p
 def test_the_parent_of_a_driver_containers_folder_is_mounted_so_that_a_new_folder_is_seen(
     tmp_path: Path, root: str, mounted: str, seen: str
 ) -> None:
-    parts = ("--set=exporter.enabled=true", "--set=nodeLabels.enabled=true")
+    parts = ("--set=exporter.enabled=true", "--set=nodeLabels.enabled=true", "--set=mps.enabled=true")
     rendered = render(tmp_path, *parts, "--set", f"kubeletPlugin.hostPaths.driverRoot={root}")
     pods = {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in objects(rendered, "DaemonSet")}
     for spec in pods.values():
@@ -208,8 +208,9 @@ def test_the_parent_of_a_driver_containers_folder_is_mounted_so_that_a_new_folde
         mounts = [mount for each in spec["containers"] for mount in each["volumeMounts"]]
         (mount,) = (each for each in mounts if each["name"] == "driver-root")
         assert (path, mount["mountPath"], mount["mountPropagation"]) == (mounted, "/driver-root", "HostToContainer")
+        assert not any(each["mountPath"].startswith("/driver-root/") for each in mounts), "it would keep the old folder"
     arguments = [argument for spec in pods.values() for each in spec["containers"] for argument in each["args"]]
-    assert f"--driver-root-mount={seen}" in arguments
+    assert arguments.count(f"--driver-root-mount={seen}") == 2, "the exporter's and the MPS supervisor's"
     assert f"--driver-root={seen}" in arguments
     settings = [text for one in objects(rendered, "ConfigMap") for text in one["data"].values()]
     assert any(f"driver-root-mount: {seen}\n" in text for text in settings)

@@ -78,8 +78,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/*
 Where the driver's root is mounted from and seen. A driver container may remove its folder and make another one: a mount
-of the folder itself would stay empty until the pod is restarted, one of its parent shows the new folder. (Not for the
-MPS supervisor: it has folders mounted inside the driver's root, which a new root does not have.)
+of the folder itself would stay empty until the pod is restarted, one of its parent shows the new folder.
 */}}
 {{- define "dracaena.driverRootParent" -}}
 {{- dir (clean .Values.kubeletPlugin.hostPaths.driverRoot) -}}

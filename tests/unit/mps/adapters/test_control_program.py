@@ -191,13 +191,13 @@ def test_that_no_daemon_listens_is_known_by_the_programs_own_words(
     assert (seen(ground, v3.list_servers()) is DaemonGoneError) is gone
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
-def test_a_driver_root_that_sees_our_folder_is_entered(tmp_path: Path) -> None:
-    """The driver's programs run with the driver's own C library. The root of this machine stands for such a root."""
-    program = tmp_path / "usr" / "bin" / "nvidia-cuda-mps-control"
-    root = tmp_path / "link-to-root"
-    root.symlink_to("/")
-    assert not program.exists()
-    control = ControlProgram(str(root), str(tmp_path), untouched)
-    assert control._same_folder_inside()
-    assert not ControlProgram(str(tmp_path), str(tmp_path / "nowhere"), untouched)._same_folder_inside()
+def test_a_driver_root_is_entered_only_if_it_is_a_whole_one(tmp_path: Path) -> None:
+    """The driver's programs run with the driver's own C library, if that is there."""
+    fake = FakeMps(tmp_path, GPUS)
+    control = ControlProgram(str(fake.root), "/run", untouched)
+    outside, _ = control._call(v3.list_servers())
+    assert outside[0] == f"{fake.root}/usr/bin/nvidia-cuda-mps-control"
+    (fake.root / "bin").mkdir()
+    (fake.root / "bin" / "sh").touch()
+    inside, _ = control._call(v3.list_servers())
+    assert inside[:3] == ["chroot", str(fake.root), "/usr/bin/nvidia-cuda-mps-control"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from dracaena.api.mps import MpsNodeStatus
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.mps.adapters import share_memory as module
 from dracaena.mps.adapters.control_program import ControlProgram
-from dracaena.mps.adapters.mounts import MS_BIND, mount, unmount
+from dracaena.mps.adapters.mounts import MS_BIND, MS_REC, MS_SLAVE, mount, unmount
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.adapters.share_memory import ShareMemory
 from dracaena.mps.adapters.shared_folder import SharedFolder
@@ -219,21 +220,63 @@ def test_a_daemon_has_the_tmpfs_of_its_gpu_and_keeps_no_others(places: MpsPlaces
     ProcProcessTable(places.pipes).kill(daemon)
 
 
-def test_a_program_with_another_root_finds_it_there(places: MpsPlaces) -> None:
+@contextmanager
+def driver_container(places: MpsPlaces, fake: FakeMps) -> Iterator[str]:
+    """The folder of a driver container, which has a whole root with the driver's programs, but nothing of ours: all of
+    this machine without the supervisor's file system."""
+    with tempfile.TemporaryDirectory() as root:
+        mount("/", root, "", MS_BIND | MS_REC)
+        mount("none", root, "", MS_SLAVE | MS_REC)
+        try:
+            unmount(f"{root}{places.root}")
+            mount("test", f"{root}/run", "tmpfs", 0, SMALL)
+            Path(f"{root}/run/nvidia/bin").mkdir(parents=True)
+            mount(f"{fake.root}/usr/bin", f"{root}/run/nvidia/bin", "", MS_BIND)
+            yield root
+        finally:
+            unmount(root)
+
+
+def test_a_program_with_another_root_finds_it_there(places: MpsPlaces, tmp_path: Path) -> None:
     shm = share_memory(places)
     shm.prepare()
     shm.mount(GPUS[0])
     (Path(places.shm_of(GPUS[0])) / "segment").touch()
-    with tempfile.TemporaryDirectory() as root:
+    with driver_container(places, FakeMps(tmp_path / "driver", GPUS, 2)) as root:
         control = ControlProgram(root, places.root, shm.enter)
-        target = f"{root}{shm.at}"
 
         def look() -> tuple[bytes, int]:
-            return subprocess.run(["ls", target], capture_output=True, check=True).stdout, 0
+            folders = [f"{root}{shm.at}", f"{root}{places.shm}", f"{root}{places.shm_of(GPUS[0])}"]
+            return repr([names(folder) for folder in folders]).encode(), 0
 
-        control._same_folder_inside = lambda: True  # type: ignore[method-assign]
-        assert control._with_share_memory(GPUS[0], look)[0] == b"segment\n"
-        assert names(target) == []
+        seen, _ = control._with_mounts(GPUS[0], look)
+        assert seen == repr([["segment"], names(places.shm), []]).encode()
+        assert not Path(f"{root}{places.shm}").exists(), "mounts of ours would keep a folder that is removed"
+
+
+def test_a_driver_container_that_comes_back_with_another_root_is_asked_there(places: MpsPlaces, tmp_path: Path) -> None:
+    """As the supervisor sees it: the folder of the driver container is unmounted, and another one mounted there."""
+    shm, files = share_memory(places), SharedFolder(places)
+    files.prepare()
+    shm.prepare()
+    shm.mount(GPUS[0])
+    files.make_folders(GPUS[0])
+    pipes, table = places.pipes_of(GPUS[0]), ProcProcessTable(places.pipes)
+    link = tmp_path / "driver"
+    control = ControlProgram(str(link), places.root, shm.enter, answer_s=60.0)
+    for number in range(2):
+        with driver_container(places, FakeMps(tmp_path / f"driver-{number}", GPUS, 2)) as root:
+            link.unlink(missing_ok=True)
+            link.symlink_to(root)
+            control.start(v2.start_daemon(multi_user=True), pipes, places.logs_of(GPUS[0]), GPUS[0])
+            (daemon,) = table.find()
+            assert Path(f"/proc/{daemon.pid}/root").readlink() == Path(root), "with the driver's own C library"
+            while not (Path(pipes) / "control").exists():
+                time.sleep(0.01)
+            assert control.run(v2.list_servers(), pipes) == ""
+            below = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+            assert f"{root}{places.root}" not in below
+            table.kill(daemon)
 
 
 def test_containers_see_it_through_a_bind_mount_of_its_folder(places: MpsPlaces) -> None:
