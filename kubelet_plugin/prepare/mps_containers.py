@@ -20,7 +20,14 @@ _Given = Mapping[tuple[ClaimUid, PreparedDevice], bool]
 def unfit_container(
     plan: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod], folders: Collection[str]
 ) -> str | None:
-    """Return why a claim cannot be prepared beside those that its pods have already, None if it can.
+    """Return why a claim cannot be prepared beside those that its pods have already, None if it can."""
+    return next((why for _, why in unfit_pods(plan, others, pods, folders)), None)
+
+
+def unfit_pods(
+    plan: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod], folders: Collection[str]
+) -> Iterator[tuple[Pod, str]]:
+    """Yield the pods of a claim with a container that cannot use what it gets of it and of the others, and why.
 
     `pods` are its consumers, as far as they are known; `folders` those that a share's containers see as the supervisor
     wants.
@@ -28,15 +35,20 @@ def unfit_container(
     claims = [plan, *(other for other in others if other.claim.uid != plan.claim.uid)]
     for pod, container, given in _with_shares(plan, claims, pods):
         where = f"container {container.name} of pod {pod.metadata.namespace}/{pod.metadata.name}"
-        if len(given) > 1:
-            return f"{where} {_crowded(given)}"
         own = next((m.mount_path for m in container.volume_mounts if normpath(m.mount_path) in folders), None)
-        if own is not None:
-            return (
+        if len(given) > 1:
+            yield pod, f"{where} {_crowded(given)}"
+        elif own is not None:
+            why = (
                 f"{where} mounts a volume of its own at {own}, where a share by MPS on this node needs the folder of "
                 "its GPU's server: leave out that volume mount"
             )
-    return None
+            yield pod, why
+
+
+def has_share_by_mps(claim: PreparedClaim) -> bool:
+    """Whether a claim has a share by MPS."""
+    return any(effect.kind == MPS_SHARE for effect in claim.effects)
 
 
 def _with_shares(

@@ -77,7 +77,7 @@ from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.store.own_places import OwnPlaces
 from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
-from dracaena.kubelet_plugin.upkeep.mixed_pods import MixedPods
+from dracaena.kubelet_plugin.upkeep.late_pods import LatePods
 from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
 from dracaena.kubelet_plugin.wiring.cc_mode_parts import CcModeParts, cc_mode_journals
 from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
@@ -306,19 +306,19 @@ def _live_machine(
 
 def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     limits: PodLimits | None = None
-    mixed_pods: MixedPods
+    late_pods: LatePods
 
     def follow_pods(prepared: Sequence[PreparedClaim]) -> None:
-        mixed_pods.follow(prepared)
+        late_pods.follow(prepared)
         if limits is not None:
             limits.follow(prepared)
 
     pods, reporter = _pods(node, follow_pods)
     guests = GuestRuntimes.parse(node.settings.guest_runtime_classes)
-    mixed_pods = MixedPods(guests, pods, node.events.warn_users)
     files = _claim_files(node)
     reconciler = ClaimReconciler(node.claims, files)
     shares = share_means(node.settings, node.paths, node.clock, node.release, gpus.limiter)
+    late_pods = LatePods(guests, pods, node.events.warn_users, mps_folders=shares.client_folders)
     changes = gpu_means(node, gpus)
     gpu_lock = GpuLocks(node.paths.gpu_locks, node.clock).of
     engine = ChangeEngine(ledger=node.ledger, kinds=shares.kinds, claims=node.claims, gpu_lock=gpu_lock)
