@@ -112,7 +112,9 @@ REQUEST_ALTERNATIVES: Final = 8
 CLAIM_CONSTRAINTS: Final = 32
 """spec.devices.constraints (DeviceConstraintsMaxSize)."""
 CONFIGS: Final = 32
-"""Configurations of one class or one claim; an allocation has room for both (DeviceConfigMaxSize)."""
+"""Configurations of one class or one claim (DeviceConfigMaxSize)."""
+ALLOCATION_CONFIGS: Final = 2 * CONFIGS
+"""status.allocation.devices.config: room for those of one class and one claim (validateDeviceAllocationResult)."""
 REQUEST_DERIVED_ATTRIBUTES: Final = 32
 """derivedAttributes of a request (DeviceDerivedAttributesMaxSize)."""
 SELECTORS: Final = 32

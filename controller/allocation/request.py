@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dracaena.api import limits
 from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
 from dracaena.api.objects import Taint, Toleration
 from dracaena.api.packed import LONGEST_UNPACKED_BYTES, unpacked
@@ -137,6 +138,16 @@ class ClaimDemand:
         taken = tuple(chosen)
         configs = (*_class_configs(taken), *_claim_configs(self.spec, taken))
         return tuple(_unnamed(config, taken) for config in configs) if features.unnamed_means_all else configs
+
+    @property
+    def excess_configs(self) -> int:
+        """How many configs the allocation would have too many at least, whichever alternatives are taken; at most 0: it
+        has room for all of them and for one more, the decision."""
+        mains = {one.request.main for alternatives in self.requests for one in alternatives}
+        of_claim = sum(not config.requests or bool(mains & set(config.requests)) for config in self.spec.configs)
+        classes = [{one.device_class.name: one.device_class for one in alternatives} for alternatives in self.requests]
+        certain = {name: known for named in classes if len(named) == 1 for name, known in named.items()}
+        return of_claim + sum(len(known.configs) for known in certain.values()) + 1 - limits.ALLOCATION_CONFIGS
 
 
 def tolerates_anything(claim: ResourceClaim) -> bool:

@@ -281,6 +281,26 @@ def test_a_claim_that_the_server_lets_nobody_patch_is_named_to_its_user(
     assert claims_by_name(client)["c"].status.allocation is None
 
 
+def test_a_claim_with_more_configs_than_an_allocation_has_room_for_is_refused_without_a_write(
+    client: KubeClient, connection: DyingTransport
+) -> None:
+    publish(client, {"n": SEVEN})
+    foreign = {"opaque": {"driver": "other.example.com", "parameters": {"any": "thing"}}}
+    of_class = [{"opaque": {"driver": DRIVER, "parameters": policy("PIX")}}, *[foreign] * 31]
+    client.create(DeviceClass, {"metadata": {"name": "full"}, "spec": {"config": of_class}})
+    for name, count in (("crowded", 32), ("fitting", 31)):
+        document = {"devices": {"requests": [request(device_class="full")], "config": [foreign] * count}}
+        client.create(ResourceClaim, {"metadata": {"name": name}, "spec": document}, namespace=NAMESPACE)
+        create_pod(client, f"of-{name}", name)
+    before = claims_by_name(client)["crowded"].metadata.resource_version
+    words = "an allocation has room for 64 configs, one of which says what was decided: leave out 1"
+    with running_controller(connection):
+        allocation = wait_for(lambda: claims_by_name(client)["fitting"].status.allocation, "the other claim")
+        wait_for(lambda: any(words in item.message for item in client.list(Event, namespace=NAMESPACE).items), "why")
+    assert len(allocation.devices.config) == 64
+    assert claims_by_name(client)["crowded"].metadata.resource_version == before
+
+
 def test_a_class_that_is_mended_lets_its_pods_go_on(client: KubeClient, connection: DyingTransport) -> None:
     publish(client, {"n": SEVEN})
     broken = {"config": [{"opaque": {"driver": DRIVER, "parameters": policy("fast")}}]}

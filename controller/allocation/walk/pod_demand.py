@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from dracaena import cel
+from dracaena.api import limits
 from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.objects import Pod, PodSpec, Taint
 from dracaena.api.resource_objects import ResourceClaim
@@ -102,6 +103,13 @@ def read_pod_demand(
         stranger = ours.stranger(demand)
         if stranger is not None:
             return Refused(RefusalKind.OTHER_DRIVER, stranger, meant)
+    crowded = next((demand for demand in mine if demand.excess_configs > 0), None)
+    if crowded is not None:
+        text = (
+            f"claim {crowded.claim.key}: an allocation has room for {limits.ALLOCATION_CONFIGS} configs, one of which "
+            f"says what was decided: leave out {crowded.excess_configs} of the claim or of its DeviceClasses"
+        )
+        return Refused(RefusalKind.LIMIT, text, meant)
     if not inventory.allowed_drivers and _may_use_mps(mine, claims):
         unfit = unfit_container(pod, mine, claims, driver)
         if unfit is not None:

@@ -69,6 +69,26 @@ def test_configs_of_classes_come_first_once_a_class_with_the_requests_that_use_i
     ]
 
 
+@pytest.mark.parametrize(("of_class", "of_claim", "excess"), [(31, 32, 0), (32, 32, 1), (32, 31, 0), (0, 0, -63)])
+def test_the_configs_that_an_allocation_has_no_room_for_are_counted(of_class: int, of_claim: int, excess: int) -> None:
+    foreign = {"opaque": {"driver": "other.example.com", "parameters": {"any": "thing"}}}
+    crowded = device_class("crowded", config=[foreign] * of_class)
+    asked = claim("c", request("a", 1, "crowded"), request("b", 1, "crowded"), configs=[foreign] * of_claim)
+    (demand,) = requests_of([crowded]).read([asked])  # type: ignore[misc]
+    assert isinstance(demand, ClaimDemand)
+    assert len(configs_of(demand)) == 63 + excess == 63 + demand.excess_configs
+
+
+def test_configs_that_an_alternative_may_do_without_are_not_counted() -> None:
+    foreign = {"opaque": {"driver": "other.example.com", "parameters": {"any": "thing"}}}
+    classes = [device_class("crowded", config=[foreign] * 32), device_class()]
+    either = [{"name": "x", "deviceClassName": "crowded"}, {"name": "y", "deviceClassName": DRIVER}]
+    asked = claim("c", {"name": "a", "firstAvailable": either}, configs=[{"requests": ["a/x"], **foreign}] * 32)
+    (demand,) = requests_of(classes).read([asked])  # type: ignore[misc]
+    assert isinstance(demand, ClaimDemand)
+    assert demand.excess_configs == -63
+
+
 def test_a_claim_without_requests_is_left_to_kube_scheduler() -> None:
     empty = ResourceClaim(metadata=claim("e").metadata, spec={"devices": {}})
     assert requests_of(CLASSES.values()).read([empty]) == ()
