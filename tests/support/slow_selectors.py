@@ -11,7 +11,7 @@ def app(*names: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": "app", "operator": "In", "values": list(names)}]}
 
 
-def selected(selector: dict[str, Any], labels: Mapping[str, str]) -> bool:
+def selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     for key, value in selector.get("matchLabels", {}).items():
         if labels.get(key) != value:
             return False

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from dracaena import cel
-from support.reasons.facts import Cluster, Device, Json, NodeFacts, nano, tolerated
+from support.reasons.facts import Cluster, Device, nano
+from support.reasons.nodes import Json
 
 
 @dataclass(frozen=True)
@@ -146,68 +147,3 @@ def evaluated(expression: str, device: Device) -> bool | None:
 def _value(attribute: Json) -> Any:
     kind, value = next(iter(attribute.items()))
     return cel.Version(value) if kind == "version" else tuple(value) if isinstance(value, list) else value
-
-
-# Where a pod may run, as core/v1 says
-
-
-def node_taint(asking: Asking, node: NodeFacts) -> list[str]:
-    """The keys of the node's taints that keep the pod off."""
-    tolerations = asking.spec.get("tolerations") or ()
-    taints = node.document.get("spec", {}).get("taints") or ()
-    blocking = (one for one in taints if one.get("effect") in ("NoSchedule", "NoExecute"))
-    return [one["key"] for one in blocking if not tolerated(one, tolerations)]
-
-
-def is_cordoned(asking: Asking, node: NodeFacts) -> bool:
-    """Whether the node's cordon keeps the pod off."""
-    cordon = {"key": "node.kubernetes.io/unschedulable", "value": "", "effect": "NoSchedule"}
-    tolerations = asking.spec.get("tolerations") or ()
-    return bool(node.document.get("spec", {}).get("unschedulable")) and not tolerated(cordon, tolerations)
-
-
-def lacks_labels(asking: Asking, node: NodeFacts) -> bool:
-    """Whether the node does not match the pod's nodeSelector."""
-    wanted = asking.spec.get("nodeSelector") or {}
-    return any(node.labels.get(key) != value for key, value in wanted.items())
-
-
-def affinity_of(asking: Asking) -> Json | None:
-    """What the pod's node affinity requires; None: nothing."""
-    affinity = (asking.spec.get("affinity") or {}).get("nodeAffinity")
-    if not isinstance(affinity, Mapping):
-        return None if affinity is None else {}
-    return affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-
-
-def selects(selector: Json | None, node: NodeFacts) -> bool:
-    """Whether a NodeSelector selects a node."""
-    terms = (selector or {}).get("nodeSelectorTerms") or ()
-    return any(_term(term, node) for term in terms)
-
-
-def _term(term: Json, node: NodeFacts) -> bool:
-    labels, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    if not labels and not fields:
-        return False
-    return all(_rule(one, node.labels.get(one["key"])) for one in labels) and all(
-        _rule(one, node.name if one["key"] == "metadata.name" else "") for one in fields
-    )
-
-
-def _rule(rule: Json, value: str | None) -> bool:
-    values: Sequence[str] = rule.get("values") or ()
-    match rule["operator"]:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    try:
-        found, wanted = int(value or ""), int(values[0])
-    except (ValueError, IndexError):
-        return False
-    return found > wanted if rule["operator"] == "Gt" else found < wanted

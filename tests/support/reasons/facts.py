@@ -15,8 +15,8 @@ import msgspec
 from dracaena.api.devicepool import device_problem
 from dracaena.api.quantity import parse_quantity
 from dracaena.api.resource_objects import Device as PublishedDevice
-
-Json = Mapping[str, Any]
+from support.reasons.nodes import Json, tolerated
+from support.slow_placement import SlowPlacement
 
 UNKNOWN = "(unknown)"
 """Key for the fields of a slice or device that this version does not know: they are not kept."""
@@ -93,19 +93,6 @@ class Device:
         return any(one.get("effect") in BLOCKING and not tolerated(one, known) for one in self.taints)
 
 
-def tolerated(taint: Json, tolerations: Iterable[Json]) -> bool:
-    """Whether some toleration covers a taint (core/v1)."""
-    return any(
-        one.get("effect", "") in ("", taint.get("effect", ""))
-        and one.get("key", "") in ("", taint["key"])
-        and (
-            one.get("operator", "") == "Exists"
-            or (one.get("operator", "") in ("", "Equal") and one.get("value", "") == taint.get("value", ""))
-        )
-        for one in tolerations
-    )
-
-
 @dataclass(frozen=True)
 class NodeFacts:
     """One node."""
@@ -144,6 +131,9 @@ class Cluster:
     """Node → `used` by resource and `ports`, `has` by resource or None; in the units of the pods' own amounts."""
     allowed: tuple[str, ...] = ()
     """Other drivers whose devices count."""
+    around: Json = field(default_factory=dict)
+    """What kube-scheduler's rules about other pods and storage look at, where some may apply to the pod: `pods`, each
+    with its node; labels of `namespaces`; `claims`, `volumes` and `classes` of storage."""
 
     @cached_property
     def own_key(self) -> str:
@@ -153,6 +143,13 @@ class Cluster:
     def facts(self) -> dict[str, NodeFacts]:
         """Each node."""
         return {str(one["metadata"]["name"]): self._node(one) for one in self.nodes}
+
+    @cached_property
+    def placement(self) -> SlowPlacement:
+        """What other pods and storage mean for a pod."""
+        nodes = {str(one["metadata"]["name"]): one for one in self.nodes}
+        pods = [(node, pod) for node, pod in self.around.get("pods", ())]
+        return SlowPlacement(nodes, pods, **{name: one for name, one in self.around.items() if name != "pods"})
 
     def _node(self, document: Json) -> NodeFacts:
         name = document["metadata"]["name"]

@@ -5,7 +5,7 @@
 returns what is untrue, one line each. A reason may be coarser than what the judge finds, as long as its words hold. A
 text that the judge does not know is untrue, so that nobody adds one without saying when it holds. What it cannot work
 out from the objects it takes as told: why nodes are barred (other pods' turns, earlier tries), and where a search was
-cut off. Of placement rules and volumes it only checks that the pod has them.
+cut off.
 
 A free GPU is one that nobody has, whatever its taints: words about the others say `untainted`.
 """
@@ -19,17 +19,9 @@ from functools import partial
 from itertools import combinations, islice
 from typing import Any
 
-from support.reasons.asking import (
-    Asking,
-    Request,
-    affinity_of,
-    evaluated,
-    is_cordoned,
-    lacks_labels,
-    node_taint,
-    selects,
-)
-from support.reasons.facts import Cluster, Device, Json, NodeFacts
+from support.reasons.asking import Asking, Request, evaluated
+from support.reasons.facts import Cluster, Device, NodeFacts
+from support.reasons.nodes import Json, affinity_of, is_cordoned, lacks_labels, selects, untolerated
 
 MOST_SETS = 20_000
 """Sets of GPUs that are tried by force: more than there are of 16."""
@@ -204,11 +196,9 @@ def surely_fits(node: Node) -> bool:
     gets whole GPUs that nobody has, and nothing keeps the pod off. False where the judge cannot tell."""
     asking = node.asking
     spec = asking.spec
-    if not asking.is_plain or node.barred or spec.get("nodeName") or spec.get("volumes") or spec.get("affinity"):
+    if not asking.is_plain or node.barred or spec.get("nodeName") or len(asking.requests or ()) != 1:
         return False
-    if spec.get("topologySpreadConstraints") or len(asking.requests or ()) != 1:
-        return False
-    if is_cordoned(asking, node.facts) or node_taint(asking, node.facts) or lacks_labels(asking, node.facts):
+    if not _is_allowed_there(node):
         return False
     (request,) = asking.requests or ()
     if request.capacity or any(one.document.get("consumesCounters") for one in node.devices):
@@ -223,6 +213,21 @@ def surely_fits(node: Node) -> bool:
     if any(map(_is_partitioned, whole)):
         return False
     return len(whole) >= request.count and _has_room(node)
+
+
+def _is_allowed_there(node: Node) -> bool:
+    """Whether neither the node nor other pods or volumes keep the pod off; False where a document of the pod is none of
+    the API's."""
+    spec, document = node.asking.spec, node.facts.document
+    try:
+        wanted = affinity_of(spec)
+        if is_cordoned(spec, document) or untolerated(spec, document) or lacks_labels(spec, document):
+            return False
+        if wanted is not None and not selects(wanted, document):
+            return False
+        return node.asking.cluster.placement.reason(node.asking.pod, node.facts.name) is None
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return False
 
 
 def _is_large_enough(request: Request, device: Device) -> bool:
@@ -267,7 +272,7 @@ def _number(found: re.Match[str], name: str = "n") -> int:
 @_means(r"other than the node of a claim that is already allocated")
 def _pinned(node: Node, _: re.Match[str]) -> bool:
     pins = [one.get("nodeSelector") for one in node.asking.allocated]
-    return any(pin is not None and not selects(pin, node.facts) for pin in pins)
+    return any(pin is not None and not selects(pin, node.facts.document) for pin in pins)
 
 
 @_means(r"without usable GPUs of (?P<driver>.+)")
@@ -287,12 +292,12 @@ def _left_to_scheduler(node: Node, _: re.Match[str]) -> bool:
 
 @_means(r"cordoned")
 def _cordoned(node: Node, _: re.Match[str]) -> bool:
-    return is_cordoned(node.asking, node.facts)
+    return is_cordoned(node.asking.spec, node.facts.document)
 
 
 @_means(r"with taint (?P<key>\S+) that the pod does not tolerate")
 def _tainted(node: Node, found: re.Match[str]) -> bool:
-    return found["key"] in node_taint(node.asking, node.facts)
+    return found["key"] in untolerated(node.asking.spec, node.facts.document)
 
 
 @_means(r"not named by the pod")
@@ -303,41 +308,34 @@ def _not_named(node: Node, _: re.Match[str]) -> bool:
 
 @_means(r"not matching the pod's nodeSelector")
 def _not_selected(node: Node, _: re.Match[str]) -> bool:
-    return lacks_labels(node.asking, node.facts)
+    return lacks_labels(node.asking.spec, node.facts.document)
 
 
 @_means(r"not matching the pod's node affinity(?P<unread>, which cannot be read whole: .*)?")
 def _not_near(node: Node, found: re.Match[str]) -> bool:
-    wanted = affinity_of(node.asking)
+    wanted = affinity_of(node.asking.spec)
     if found["unread"]:
         return (node.asking.spec.get("affinity") or {}).get("nodeAffinity") is not None
-    return wanted is not None and not selects(wanted, node.facts)
+    return wanted is not None and not selects(wanted, node.facts.document)
 
 
 @_means(
     r"not matching the pod's podAffinity|not matching the pod's podAntiAffinity"
     r"|where another pod's podAntiAffinity keeps this one away"
     r"|not matching the pod's topologySpreadConstraints|without a label that the pod's topologySpreadConstraints name"
-)
-def _placement(node: Node, found: re.Match[str]) -> bool:
-    spec = node.asking.spec
-    if "another pod's" in found[0]:
-        return True
-    if "topologySpread" in found[0]:
-        return True  # also by the defaults of the cluster
-    part = "podAntiAffinity" if "podAntiAffinity" in found[0] else "podAffinity"
-    return bool((spec.get("affinity") or {}).get(part))
-
-
-@_means(
-    r"while another pod uses a ReadWriteOncePod volume of this pod"
+    r"|while another pod uses a ReadWriteOncePod volume of this pod"
     r"|while a PersistentVolumeClaim of the pod (does not exist|is not bound)"
     r"|while a PersistentVolume of the pod does not exist"
     r"|not matching the node affinity of the pod's PersistentVolumes|outside the zones of the pod's PersistentVolumes"
     r"|without a PersistentVolume that the pod's claims could have there"
 )
-def _volumes(node: Node, _: re.Match[str]) -> bool:
-    return bool(node.asking.spec.get("volumes"))
+def _placement(node: Node, found: re.Match[str]) -> bool:
+    placement, pod, name = node.asking.cluster.placement, node.asking.pod, node.facts.name
+    return found[0] in (
+        placement.of_volumes(pod, name),
+        placement.of_spread(pod, name),
+        placement.of_affinity(pod, name),
+    )
 
 
 def _amounts(node: Node) -> Iterator[tuple[str, int, int | None, int]]:

@@ -22,6 +22,8 @@ from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.explanation import Pace, Unsatisfied
+from dracaena.controller.allocation.nodes.placement.placed_pods import PodFacts
+from dracaena.controller.allocation.nodes.placement.pod_terms import REQUIRED, LabelSelector
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError, pod_resources
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation
@@ -193,6 +195,56 @@ def objects_of(inventory: Inventory, pod: Pod) -> dict[str, Any]:
         "held": list(_held(inventory)),
         "room": {name: _room(inventory, name, pod) for name in names},
         "allowed": sorted(inventory.allowed_drivers),
+        "around": _around(inventory, pod),
+    }
+
+
+def _around(inventory: Inventory, pod: Pod) -> dict[str, Any]:
+    """What rules about other pods and storage look at; nothing if none apply."""
+    placed, storage, spec = inventory.placed, inventory.storage, pod.spec
+    if not (spec.affinity or spec.topology_spread_constraints or spec.volumes or placed.keeps_anybody_off):
+        return {}
+    return {
+        "pods": [
+            [node, _placed(name, facts)] for pods in placed._pods.values() for name, (node, facts) in pods.items()
+        ],
+        "namespaces": {name: dict(labels) for name, labels in placed._namespaces.items()},
+        "claims": {key: plain(one) for key, one in storage.claims.items()},
+        "volumes": {name: plain(one) for name, one in storage.volumes.items()},
+        "classes": {name: plain(one) for name, one in storage.classes.items()},
+    }
+
+
+def _placed(name: str, facts: PodFacts) -> dict[str, Any]:
+    """A pod that counts on a node, as far as rules read it. `name` is that under which it counts."""
+    meta: dict[str, Any] = {"uid": name, "namespace": facts.namespace, "labels": dict(facts.labels)}
+    if facts.leaving:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    apart = [
+        {
+            "topologyKey": term.topology_key,
+            "namespaces": sorted(term.pods.namespaces),
+            "namespaceSelector": _selector(term.pods.namespace_selector),
+            "labelSelector": _selector(term.pods.selector),
+        }
+        for term in facts.keeps_off
+    ]
+    return {
+        "metadata": meta,
+        "spec": {
+            "affinity": {"podAntiAffinity": {REQUIRED: apart}},
+            "volumes": [{"persistentVolumeClaim": {"claimName": claim}} for claim in facts.volume_claims],
+        },
+    }
+
+
+def _selector(selector: LabelSelector | None) -> dict[str, Any] | None:
+    if selector is None:
+        return None
+    return {
+        "matchExpressions": [
+            {"key": rule.key, "operator": rule.operator, "values": list(rule.values)} for rule in selector.rules
+        ]
     }
 
 

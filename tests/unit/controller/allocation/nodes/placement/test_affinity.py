@@ -18,10 +18,11 @@ from dracaena.controller.allocation.nodes.placement.placement_demand import plac
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError, read_label_selector
 from dracaena.controller.allocation.nodes.placement.spread import SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
+from support.reasons.recording import plain
 from support.seeds import sampled
-from support.slow_selectors import app, random_labels, random_selector, selected
+from support.slow_placement import REQUIRED, SlowPlacement
+from support.slow_selectors import app, random_labels, random_selector
 
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 NAMESPACES = ("blue", "green", "red")
 KEYS = ("zone", "rack", "host")
 
@@ -84,54 +85,12 @@ class World:
         return None if found is None else found.narrowed(index)
 
     def slowly(self, asking: Pod) -> dict[str, str | None]:
-        return {name: self._slow(asking, labels) for name, labels in self.nodes.items()}
-
-    def _slow(self, asking: Pod, there: Mapping[str, str]) -> str | None:
-        others = [
-            (self.nodes.get(node, {}), item) for name, (node, item) in self.pods.items() if name != asking.metadata.uid
-        ]
-        near = terms_of(asking, "podAffinity")
-        like_all = [(labels, item) for labels, item in others if all(self.is_about(one, asking, item) for one in near)]
-        if any(one["topologyKey"] not in there for one in near):
-            return NOT_NEAR
-        in_reach = all(
-            any(labels.get(one["topologyKey"]) == there[one["topologyKey"]] for labels, _ in like_all) for one in near
+        slow = SlowPlacement(
+            {name: {"metadata": {"name": name, "labels": labels}} for name, labels in self.nodes.items()},
+            [(node, plain(item)) for node, item in self.pods.values()],
+            self.namespaces,
         )
-        if near and not in_reach:
-            found_some = any(one["topologyKey"] in labels for labels, _ in like_all for one in near)
-            if found_some or not all(self.is_about(one, asking, asking) for one in near):
-                return NOT_NEAR
-        for one in terms_of(asking, "podAntiAffinity"):
-            if any(self.is_about(one, asking, item) and share(one, labels, there) for labels, item in others):
-                return NEAR_OTHERS
-        for labels, item in others:
-            for one in terms_of(item, "podAntiAffinity"):
-                if self.is_about(one, item, asking, missing_has_labels=True) and share(one, labels, there):
-                    return KEPT_OFF
-        return None
-
-    def is_about(self, one: dict[str, Any], owner: Pod, other: Pod, *, missing_has_labels: bool = False) -> bool:
-        by_labels, named = one.get("namespaceSelector"), one.get("namespaces") or []
-        if by_labels is None and not named:
-            named = [owner.metadata.namespace]
-        namespace = other.metadata.namespace
-        if namespace not in named:
-            if by_labels is None:
-                return False
-            is_there = namespace in self.namespaces or missing_has_labels or by_labels == {}
-            if not is_there or not selected(by_labels, self.namespaces.get(namespace, {})):
-                return False
-        return "labelSelector" in one and selected(one["labelSelector"], other.metadata.labels)
-
-
-def terms_of(item: Pod, kind: str) -> list[dict[str, Any]]:
-    terms: list[dict[str, Any]] = item.spec.affinity.get(kind, {}).get(REQUIRED, [])
-    return terms
-
-
-def share(one: dict[str, Any], labels: Mapping[str, str], there: Mapping[str, str]) -> bool:
-    key = one["topologyKey"]
-    return key in labels and labels[key] == there.get(key)
+        return {name: slow.of_affinity(plain(asking), name) for name in self.nodes}
 
 
 def random_terms(rng: random.Random, most: int) -> list[dict[str, Any]]:

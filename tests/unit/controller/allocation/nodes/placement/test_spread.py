@@ -15,11 +15,12 @@ from dracaena.controller.allocation.nodes.node_filter import NodeIndex
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.placement_demand import placement_demand
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
-from dracaena.controller.allocation.nodes.placement.spread import MAX_REACHES, NO_DOMAIN, TOO_MANY, SpreadScopes
+from dracaena.controller.allocation.nodes.placement.spread import MAX_REACHES, SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
-from support.node_fit import unfit_reason
+from support.reasons.recording import plain
 from support.seeds import sampled
-from support.slow_selectors import random_labels, random_selector, selected
+from support.slow_placement import SlowPlacement
+from support.slow_selectors import random_labels, random_selector
 
 TAINT = Taint(key="team", value="blue", effect="NoSchedule")
 SPARE = Taint(key="team", value="blue", effect="PreferNoSchedule")
@@ -70,60 +71,11 @@ class World:
         return {name: None if found is None else found.reason(self.index.get(name)) for name in self.index.names}
 
     def slowly(self, asking: Pod) -> dict[str, str | None]:
-        return {name: self._slow(asking, self.nodes[name]) for name in sorted(self.nodes)}
-
-    def _slow(self, asking: Pod, there: Node) -> str | None:
-        constraints = [
-            one for one in asking.spec.topology_spread_constraints if one["whenUnsatisfiable"] == "DoNotSchedule"
-        ]
-        for one in constraints:
-            key, there_labels = one["topologyKey"], there.metadata.labels
-            if key not in there_labels:
-                return NO_DOMAIN
-            selector = dict(one["labelSelector"]) if "labelSelector" in one else None
-            if selector is not None:
-                own = asking.metadata.labels
-                same = {name: own[name] for name in one.get("matchLabelKeys", []) if name in own}
-                more = [{"key": name, "operator": "In", "values": [value]} for name, value in same.items()]
-                selector["matchExpressions"] = [*selector.get("matchExpressions", []), *more]
-            domains: dict[str, int] = {}
-            for node in self.nodes.values():
-                if counts_for(asking, one, constraints, node):
-                    domains.setdefault(node.metadata.labels[key], 0)
-            for uid, (name, item) in self.pods.items():
-                node_there = self.nodes.get(name)
-                if node_there is None or not counts_for(asking, one, constraints, node_there):
-                    continue
-                is_other = uid != asking.metadata.uid and item.metadata.namespace == asking.metadata.namespace
-                if is_other and item.metadata.deletion_timestamp is None and is_among(selector, item):
-                    domains[node_there.metadata.labels[key]] += 1
-            fewest = min(domains.values()) if len(domains) >= one.get("minDomains", 1) else 0
-            itself = selector is not None and selected(selector, asking.metadata.labels)
-            if domains.get(there_labels[key], 0) + itself - fewest > one["maxSkew"]:
-                return TOO_MANY
-        return None
-
-
-def is_among(selector: dict[str, Any] | None, item: Pod) -> bool:
-    """A selector of everything counts no pod: so it is in kube-scheduler."""
-    if selector is None or not (selector.get("matchLabels") or selector.get("matchExpressions")):
-        return False
-    return selected(selector, item.metadata.labels)
-
-
-def counts_for(asking: Pod, one: dict[str, Any], constraints: list[dict[str, Any]], node: Node) -> bool:
-    if any(other["topologyKey"] not in node.metadata.labels for other in constraints):
-        return False
-    replace = msgspec.structs.replace
-    if one.get("nodeAffinityPolicy", "Honor") == "Honor":
-        bare = replace(node, spec=NodeSpec())
-        if unfit_reason(asking, bare) is not None:
-            return False
-    if one.get("nodeTaintsPolicy", "Ignore") == "Honor":
-        anywhere = replace(asking, spec=replace(asking.spec, node_selector={}, affinity={}))
-        if unfit_reason(anywhere, replace(node, spec=NodeSpec(taints=node.spec.taints))) is not None:
-            return False
-    return True
+        slow = SlowPlacement(
+            {name: plain(item) for name, item in self.nodes.items()},
+            [(node, plain(item)) for node, item in self.pods.values()],
+        )
+        return {name: slow.of_spread(plain(asking), name) for name in sorted(self.nodes)}
 
 
 def random_pod(rng: random.Random, name: str) -> Pod:
