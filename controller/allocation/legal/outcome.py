@@ -15,7 +15,7 @@ from dracaena.controller.allocation.legal.read.slices import PoolState, Publishe
 class DeviceRule(Enum):
     """Why a device is not given to a request; the values are words that follow a count of devices."""
 
-    NOT_PROPOSED = "outside the set that was asked about"
+    NOT_OFFERED = "without our taint or unreadable"
     IN_USE = "in use"
     TAKEN = "given to another request of the pod"
     BINDING_CONDITIONS = "with binding conditions, which the cluster has switched off"

@@ -277,7 +277,7 @@ class _Search:
 
     def _refused_by(self, alternative: Alternative, place: int) -> DeviceRule | None:
         if self._forbidden_for(alternative) >> place & 1:
-            return DeviceRule.NOT_PROPOSED
+            return DeviceRule.NOT_OFFERED
         rule = self.tentative.refused_at_once(alternative, place)
         if rule is None and alternative.everything is None:
             rule = self.problem.unselected_by(alternative, place)

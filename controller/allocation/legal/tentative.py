@@ -353,7 +353,7 @@ class Lookahead:
     def _refused_alone(self, alternative: Alternative, forbidden: int) -> Iterator[tuple[int, DeviceRule]]:
         for place in range(len(self._problem.candidates)):
             if forbidden >> place & 1:
-                yield place, DeviceRule.NOT_PROPOSED
+                yield place, DeviceRule.NOT_OFFERED
                 continue
             try:
                 rule = self._problem.refused_alone(alternative, place)

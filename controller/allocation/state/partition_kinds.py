@@ -48,10 +48,12 @@ def with_partitions(driver: str, pool: NodePool, slices: Iterable[ResourceSlice]
     )
     try:
         gpus = tuple(found)
+        # A counter below 0 makes the whole pool invalid: only the rules say so.
+        is_invalid = any(_nano(counter.value) < 0 for one in declared.values() for counter in one.counters.values())
     except ValueError:  # no GPU's amounts; those that do not parse, the rules cannot use either
         return pool.kind
     parts = {pool.order[number] for one in gpus for number in one.numbers}
-    return replace(pool.kind, partitions=Partitions(gpus, bool(set(pool.others) - parts)))
+    return replace(pool.kind, partitions=Partitions(gpus, is_invalid or bool(set(pool.others) - parts)))
 
 
 def _allocatable(pool: NodePool) -> frozenset[str]:

@@ -495,7 +495,7 @@ def _ids(driver: str, pool: NodePool) -> tuple[DeviceId | None, ...]:
 
 
 def _offered_only(driver: str, pool: NodePool) -> Restriction:
-    """Return the restriction to devices with our taint: kube-scheduler allocates the others."""
+    """Return the restriction to devices that can be read and have our taint: kube-scheduler allocates those without."""
     names = [name for ordinal, name in enumerate(pool.devices) if name is not None and pool.offered >> ordinal & 1]
     devices = frozenset(DeviceId(driver, pool.pool, name) for name in (*names, *pool.others))
     return Restriction(frozenset({PoolId(driver, pool.pool)}), devices)

@@ -5,6 +5,7 @@ No code of the allocator is used; attributes are decoded by api.devicepool, expr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -215,7 +216,7 @@ class Cluster:
                     any("share" not in one for one in of),
                     frozenset(one.get("mode", "") for one in of if "share" in one),
                     any(
-                        left.get((use["counterSet"], name), 0) < nano(counter["value"])
+                        left.get((use["counterSet"], name), 0) < _counted(counter["value"], unusable=math.inf)
                         for use in device.get("consumesCounters", ())
                         for name, counter in use["counters"].items()
                     ),
@@ -253,9 +254,9 @@ def _defect(pages: Sequence[Json]) -> str:
 
 def _counters_left(
     pages: Sequence[Json], devices: Sequence[Json], held: Mapping[str, Sequence[Json]]
-) -> dict[tuple[str, str], int]:
+) -> dict[tuple[str, str], float]:
     left = {
-        (one["name"], name): nano(counter["value"])
+        (one["name"], name): _counted(counter["value"], unusable=-math.inf)
         for page in pages
         for one in page["spec"].get("sharedCounters", ())
         for name, counter in one["counters"].items()
@@ -265,5 +266,14 @@ def _counters_left(
             for use in device.get("consumesCounters", ()):
                 for name, counter in use["counters"].items():
                     key = use["counterSet"], name
-                    left[key] = left.get(key, 0) - nano(counter["value"])
+                    left[key] = left.get(key, 0) - _counted(counter["value"], unusable=0)
     return left
+
+
+def _counted(text: Any, *, unusable: float) -> float:
+    """An amount of a counter in billionths; `unusable` for one that cannot be read or is below 0."""
+    try:
+        amount = nano(text)
+    except ValueError:
+        return unusable
+    return amount if amount >= 0 else unusable

@@ -696,8 +696,8 @@ def _most_refused(node: Node, request: Request, rule: str) -> int:
             return len(every) if has else 0
         case "given to another request of the pod":
             return len(every)
-        case "outside the set that was asked about":
-            return sum(not one.is_ours for one in every)
+        case "without our taint or unreadable":
+            return sum(not (one.is_ours and one.is_readable) for one in every)
         case "not for this node":
             return sum(1 for one in node.asking.cluster.slices for _ in one["spec"].get("devices", ()))
     return len(every)

@@ -19,7 +19,6 @@ from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import DeviceAttribute, ResourceSlice, ResourceSliceSpec
 from dracaena.controller.allocation.state import partition_kinds
 from support.counted_work import TooMuchWorkError, work_of
-from support.reasons.recording import untrue_reasons
 from support.slice_numbers import INTEGERS, SAMPLES, Path, changed, number_paths, values_for
 from support.slice_readers import READERS, holders_of_all
 
@@ -61,10 +60,7 @@ TEXTS: Final = {
 
 def check(slices: Sequence[ResourceSlice], reader: str) -> None:
     claims, told = holders_of_all(slices), []
-    # Only the cost is judged here. A part whose place cannot be read is left to the API's rules, whose reasons for the
-    # parts of such a GPU the judge does not follow.
-    with untrue_reasons():
-        work = work_of(lambda: told.append(READERS[reader](slices, claims)), most_steps=MOST_STEPS)
+    work = work_of(lambda: told.append(READERS[reader](slices, claims)), most_steps=MOST_STEPS)
     assert work.peak_bytes <= MOST_BYTES
     assert len(told[0]) <= MOST_CHARACTERS
 
@@ -90,8 +86,16 @@ def test_no_number_of_a_part_makes_a_decision_costly(number: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "1" + "0" * 2_000])
-def test_an_amount_of_a_part_that_cannot_be_read_ends_no_decision(value: str) -> None:
-    path = dict(number_paths(SAMPLES["cut on demand"]))["devices.capacity.multiprocessors.value"]
+@pytest.mark.parametrize(
+    "number",
+    [
+        "devices.capacity.multiprocessors.value",
+        "devices.consumesCounters.counters.memory-slice-.value",
+        "sharedCounters.counters.memory-slice-.value",
+    ],
+)
+def test_an_amount_of_a_part_that_cannot_be_read_ends_no_decision_and_is_said_truly(number: str, value: str) -> None:
+    path = dict(number_paths(SAMPLES["cut on demand"]))[number]
     check(changed(SAMPLES["cut on demand"], path, value), "simulate")
 
 

@@ -124,7 +124,7 @@ def test_devices_of_a_restricted_pool_come_from_the_set_only() -> None:
     assert World(gpus(4)).devices(claim(exactly(count=2)), restrictions=[only]) == ["req-0: gpu-1", "req-0: gpu-3"]
     outcome = World(gpus(4)).ask(claim(exactly(count=3)), restrictions=[only])
     assert isinstance(outcome, DoesNotFit)
-    assert [(reason.rule, reason.devices) for reason in outcome.reasons] == [(DeviceRule.NOT_PROPOSED, 2)]
+    assert [(reason.rule, reason.devices) for reason in outcome.reasons] == [(DeviceRule.NOT_OFFERED, 2)]
 
 
 def test_other_pools_stay_open() -> None:
