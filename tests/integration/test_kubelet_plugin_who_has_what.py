@@ -110,8 +110,8 @@ def test_an_entry_that_came_since_the_claim_was_read_is_never_overwritten(world:
 def test_what_the_server_refuses_and_a_claim_that_is_gone_are_told_apart(world: World) -> None:
     read = claim_with_nic(world, 2)
     claims = KubeClaims(world.client)
-    not_allocated = {"driver": DRIVER, "pool": NODE, "device": "gpu-of-nobody", "data": {}}
-    with pytest.raises(PermanentError, match="gpu-of-nobody"):
+    not_allocated = {"driver": DRIVER, "pool": NODE, "device": "gpu-that-nobody-has", "data": {}}
+    with pytest.raises(PermanentError, match=r"status.devices\[0\]"):
         claims.set_devices(read, [not_allocated])
     status = {"status": {"devices": None, "allocation": None, "reservedFor": None}}
     world.client.merge_patch(ResourceClaim, "both", status, namespace="default", subresource="status")
