@@ -9,7 +9,8 @@ import pytest
 from dracaena.controller.queue.time_budgets import SLOW_S, TimeBudgets
 from dracaena.controller.state.cluster import ClusterState
 from dracaena.controller.state.records import Records
-from support.hostile_changes import PATTERNS, found
+from support.hostile_changes import found
+from support.hostile_patterns import PATTERNS
 from support.seeds import sampled
 
 SECONDS = 3
