@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -392,9 +392,18 @@ class Records:
         if not doubts:
             return record
         open_ones = [doubt for doubt in doubts if doubt.pod is None or not self._is_known_over(doubt.pod)]
-        stand = standing(open_ones, by_uid(self.pods_of(record.key).unbound), now_s, self._bounds)
+        stand = standing(open_ones, by_uid(self._may_be_about(open_ones, record.key)), now_s, self._bounds)
         over = doubts - {*stand}
         return claim_record.settle(record, over) if over else record
+
+    def _may_be_about(self, doubts: Sequence[Doubt], claim_key: str) -> Iterable[PodRecord]:
+        """Return the unbound pods of a claim that doubts may be about. Cost: O(doubts), unless one is about any pod."""
+        pods = [doubt.pod for doubt in doubts if doubt.pod is not None]
+        if len(pods) < len(doubts):
+            return self.pods_of(claim_key).unbound
+        naming = self._naming.get(claim_key, {})
+        known = (self._unbound.get(pod.key) for pod in pods if pod.key in naming and not _is_going(self._pods[pod.key]))
+        return [record for record in known if record is not None]
 
     def _is_known_over(self, pod: PodIdentity) -> bool:
         """Whether the watch had shown the pod on a node, ended or being deleted before the doubt about it arose."""
