@@ -15,10 +15,9 @@ from dracaena.controller.lifecycle.own_allocation import our_node
 from dracaena.controller.lifecycle.phases import OURS, Phase
 from dracaena.controller.lifecycle.prospects import SETTLE_S
 from support.allocation import DRIVER
-from support.interleaver.claim_controller import owner_uid
 from support.interleaver.hardware import is_possible, is_room_for
 from support.interleaver.process import Call, Process
-from support.interleaver.server import is_reserved_for
+from support.interleaver.server import is_reserved_for, owner_uid
 from support.interleaver.world import Checked, ViolationError, World, held
 
 Device = tuple[str, str]

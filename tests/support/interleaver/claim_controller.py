@@ -14,7 +14,7 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.kube.errors import KubeError
 from support.interleaver.scheduler import View
-from support.interleaver.server import Server, is_reserved_for, reference, with_status
+from support.interleaver.server import Server, is_reserved_for, owner_uid, reference, with_status
 
 Work = Generator[str, None, None]
 
@@ -203,11 +203,6 @@ class ClaimController:
     @staticmethod
     def _protects(claim: ResourceClaim) -> bool:
         return DELETE_PROTECTION_FINALIZER in claim.metadata.finalizers
-
-
-def owner_uid(claim: ResourceClaim) -> str | None:
-    """Return the UID of the pod that a claim was made for; None: it was made for none."""
-    return next((owner.uid for owner in claim.metadata.owner_references if owner.controller), None)
 
 
 def _is_done(pod: Pod) -> bool:

@@ -17,7 +17,7 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle.claim_record import only_node
 from dracaena.kube.errors import ConflictError, KubeError
-from support.interleaver.server import Kind, Server, is_reserved_for, reference, with_status
+from support.interleaver.server import Kind, Server, is_reserved_for, owner_uid, reference, with_status
 
 if TYPE_CHECKING:
     from support.interleaver.world import World
@@ -132,11 +132,16 @@ class Scheduler:
         return assumed if newer else seen
 
     def _try(self, pod: Pod) -> Try:
-        keys = list(dict.fromkeys(claim.key or "" for claim in pod_claims(pod)))
+        entries = pod_claims(pod)
+        keys = list(dict.fromkeys(entry.key or "" for entry in entries))
         claims = [claim for claim in map(self.claim, keys) if claim is not None]
         if len(claims) < len(keys):
             yield from self._fail(pod, "waiting for resource claims to be created")
             return "a claim is missing"
+        own = {entry.key for entry in entries if entry.generated}
+        if any(claim.key in own and owner_uid(claim) != pod.metadata.uid for claim in claims):
+            yield from self._fail(pod, "ResourceClaim was not created for the pod")
+            return "a claim is another pod's"
         if any(claim.metadata.deletion_timestamp is not None for claim in claims):
             yield from self._fail(pod, "resourceclaim is being deleted")
             return "a claim is being deleted"

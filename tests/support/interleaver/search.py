@@ -10,9 +10,9 @@ from functools import cache
 from typing import Final
 
 from support.interleaver.checks import check_collisions, check_rest, check_step
-from support.interleaver.claim_controller import owner_uid
 from support.interleaver.process import GATE, Process, SteppedController, stepping
 from support.interleaver.scenario import Scenario, any_scenario
+from support.interleaver.server import owner_uid
 from support.interleaver.world import WORKERS, ViolationError, World
 
 STEPS: Final = 140

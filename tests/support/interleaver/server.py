@@ -187,6 +187,11 @@ def reference(pod: Pod) -> ConsumerReference:
     return ConsumerReference("pods", pod.metadata.name, pod.metadata.uid)
 
 
+def owner_uid(claim: ResourceClaim) -> str | None:
+    """Return the UID of the pod that a claim was made for; None: it was made for none."""
+    return next((owner.uid for owner in claim.metadata.owner_references if owner.controller), None)
+
+
 def is_reserved_for(claim: ResourceClaim, pod: Pod) -> bool:
     return any(user.uid == pod.metadata.uid for user in claim.status.reserved_for)
 
