@@ -116,6 +116,7 @@ class Reflector(Generic[T]):
         self._backoff = Backoff(self._rng)
         self._lock = threading.Lock()
         self._objects: dict[str, T] = {}
+        self._sorted: tuple[T, ...] | None = None  # the same; None: they have changed
         self._applying = threading.RLock()  # held while passing on a change, by the reflector's thread or the retries'
         self._trouble: _Trouble[T] = _Trouble()  # under that lock
         self._retrying: threading.Thread | None = None  # under that lock, too
@@ -207,9 +208,11 @@ class Reflector(Generic[T]):
             return self._objects.get(key)
 
     def values(self) -> tuple[T, ...]:
-        """Return all objects, sorted by key: a snapshot that does not change."""
+        """Return all objects, sorted by key: a snapshot that does not change, the same one until an object does."""
         with self._lock:
-            return tuple(self._objects[key] for key in sorted(self._objects))
+            if self._sorted is None:
+                self._sorted = tuple([self._objects[key] for key in sorted(self._objects)])
+            return self._sorted
 
     def snapshot(self) -> tuple[T, ...]:
         """Return all objects in no order, at the cost of a copy of their references."""
@@ -405,22 +408,22 @@ class Reflector(Generic[T]):
         is_known = old is not None and new is not None and _same(old, new) and (change.unread or not stood_in)
         if (old is None and new is None) or (is_known and change.unread):
             return
-        with self._lock:
-            if new is None:
-                self._objects.pop(key, None)
-            else:
-                self._objects[key] = new
+        self._set(key, new)
         if self._on_change is not None and not is_known:
             try:
                 self._on_change(old, new)
             except Exception:
-                with self._lock:
-                    if known is None:
-                        self._objects.pop(key, None)
-                    else:
-                        self._objects[key] = known
+                self._set(key, known)
                 raise
         (self._trouble.standing_in.add if change.unread and new is not None else self._trouble.standing_in.discard)(key)
+
+    def _set(self, key: str, item: T | None) -> None:
+        with self._lock:
+            self._sorted = None
+            if item is None:
+                self._objects.pop(key, None)
+            else:
+                self._objects[key] = item
 
     def _put_aside(self, key: str, change: _Pending[T], error: Exception, before: _Pending[T] | None) -> None:
         tries = 1 if before is None else before.tries + 1

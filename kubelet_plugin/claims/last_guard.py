@@ -14,6 +14,7 @@ from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.ports import ReadMinors
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
 from dracaena.kubelet_plugin.prepare.guests import NO_GUESTS, GuestRuntimes, fitted_to_pods
 from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, of_another_mode, of_unknown_address, overdrawn
 from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
@@ -108,7 +109,7 @@ class LastGuard:
                     f"request {device.request}: {gpu} is being divided into another layout, and "
                     f"{device.device} may disappear with it: delete the pod if it does not start within minutes"
                 )
-        others = [*self._claim_reconciler.holders(pool)]
+        others = [*self._claim_reconciler.beside(plan, pool)]
         rebuilt = self._claims.may_be_in_use(plan.claim.uid)
         for each, salvaged in self._claims.unsure():
             if each.uid == plan.claim.uid:
@@ -160,8 +161,10 @@ class LastGuard:
                 f"pod UID {min(unknown)}, for which claim {plan.claim} is reserved, is not known yet: what it gets "
                 "depends on its RuntimeClass"
             )
-        others = (c.prepared for c in self._claims.current())
-        unfit = unfit_container(plan, others, pods, self._mps_folders())
+        unfit = None
+        if any(each.kind == MPS_SHARE for each in plan.effects) or self._claims.effects(MPS_SHARE):
+            others = (c.prepared for c in self._claims.current())
+            unfit = unfit_container(plan, others, pods, self._mps_folders())
         return unfit or fitted_to_pods(plan, pods, self._guest_runtimes)
 
 

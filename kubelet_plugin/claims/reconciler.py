@@ -19,6 +19,7 @@ import structlog
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.prepare.holders import ANYWHERE, held_at
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.moved_devices import (
     Followed,
@@ -59,30 +60,38 @@ class ClaimTrouble:
 
 
 class ClaimReconciler:
-    """Keeps prepared claims in line with their devices. Callers hold the node's claims."""
+    """Keeps prepared claims in line with their devices. Callers hold the node's claims.
+
+    A prepare asks with hundreds of claims on the node, nearly all of them as they were: only those that were written
+    since the last question are looked at.
+    """
 
     def __init__(self, claims: NodeClaims, files: ClaimFiles) -> None:
         self._claims = claims
         self._files = files
+        self._forget()
+
+    def _forget(self) -> None:
         self._pool: PublishedPool | None = None
-        self._now: tuple[Checkpoint, ...] | None = None  # the same object as long as nothing changed
+        self._now: tuple[Checkpoint, ...] = ()
+        self._known: Mapping[int, Checkpoint] = {}  # the same by id(): identity shows at once what is unchanged
         self._followed: dict[ClaimUid, tuple[Checkpoint, Followed]] = {}  # by that pool
         self._not_followed: dict[ClaimUid, DracaenaError] = {}  # of those, why
+        self._restless: set[ClaimUid] = set()  # of those, what has to be brought in line, or was not when last seen
+        self._with_former: set[ClaimUid] = set()  # of those, whose containers may have other nodes too
+        self._at: dict[str, dict[ClaimUid, PreparedClaim]] = {}  # all that they hold, by where (held_at)
 
     def reconcile(self, pool: PublishedPool) -> Mapping[ClaimUid, DracaenaError]:
         """Reconcile all prepared claims of this boot with a pool; return those for which that failed, and why."""
-        claims = self._look(pool)
+        self._look(pool)
         failed: dict[ClaimUid, DracaenaError] = dict(self._not_followed)
-        formers = [followed.prepared for _, followed in claims if followed.prepared.former]
+        formers = [self._followed[uid][1].prepared for uid in sorted(self._with_former)]
         # A broken or lost checkpoint cannot be followed: its containers may have every node that its spec names.
         formers += [salvaged for _, salvaged in self._claims.unsure()]
-        for checkpoint, followed in claims:
-            uid = checkpoint.prepared.claim.uid
+        for uid in sorted(self._followed if formers else self._restless):
+            checkpoint, followed = self._followed[uid]
             if not checkpoint.in_use or not checkpoint.planned or uid in failed:
                 continue
-            unchanged = followed.prepared is checkpoint.prepared and not followed.missing
-            if unchanged and checkpoint.state is State.DONE and not formers:
-                continue  # the usual case, and on the path of each prepare for every claim of the node
             try:
                 held = held_nodes(followed.prepared, formers) if formers else ()
                 problems = (*followed.missing, *map(str, held))
@@ -99,9 +108,14 @@ class ClaimReconciler:
                 failed[uid] = _internal_error(checkpoint.prepared, error)
         return failed
 
-    def holders(self, pool: PublishedPool) -> Sequence[PreparedClaim]:
-        """Return all claims of this boot that hold devices, as a pool says they should be, whatever is on disk."""
-        return [followed.prepared for _, followed in self._look(pool)]
+    def beside(self, plan: PreparedClaim, pool: PublishedPool) -> Sequence[PreparedClaim]:
+        """Return the claims of this boot that may hold something of a plan, as a pool says they should be, whatever is
+        on disk; sorted by claim UID.
+        """
+        self._look(pool)
+        places = {*held_at(plan), ANYWHERE}
+        found = {uid: held for place in places for uid, held in self._at.get(place, {}).items()}
+        return [found[uid] for uid in sorted(found)]
 
     def troubles(self) -> Sequence[ClaimTrouble]:
         """Return what users must be told about prepared claims, according to their checkpoints."""
@@ -120,22 +134,39 @@ class ClaimReconciler:
             if c.aside not in (None, REWRITING) or c.prepared.former or vanished
         ]
 
-    def _look(self, pool: PublishedPool) -> Sequence[tuple[Checkpoint, Followed]]:
+    def _look(self, pool: PublishedPool) -> None:
         now = self._claims.current()
-        if pool is self._pool and now is self._now:
-            return tuple(self._followed.values())
-        known = self._followed if pool is self._pool else {}
-        for uid in self._not_followed:
-            known.pop(uid, None)
-        self._followed, self._not_followed = {}, {}
-        for checkpoint in now:
-            uid = checkpoint.prepared.claim.uid
-            seen = known.get(uid)
-            # A checkpoint that was not written since then is the same object.
-            same = seen is not None and seen[0] is checkpoint
-            self._followed[uid] = seen if same and seen is not None else (checkpoint, self._follow(checkpoint, pool))
-        self._pool, self._now = pool, now
-        return tuple(self._followed.values())
+        if pool is not self._pool:
+            self._forget()
+        elif now is self._now:
+            return
+        by_id = dict(zip(map(id, now), now, strict=True))
+        again = {id(self._followed[uid][0]) for uid in self._not_followed}
+        for key in (self._known.keys() - by_id.keys()) | again:
+            self._drop(self._known[key].prepared.claim.uid)
+        come = by_id.keys() - (self._known.keys() - again)
+        for checkpoint in sorted((by_id[key] for key in come), key=lambda each: each.prepared.claim.uid):
+            self._take(checkpoint, self._follow(checkpoint, pool))
+        self._pool, self._now, self._known = pool, now, by_id
+
+    def _take(self, checkpoint: Checkpoint, followed: Followed) -> None:
+        uid = checkpoint.prepared.claim.uid
+        self._followed[uid] = (checkpoint, followed)
+        is_as_it_was = followed.prepared is checkpoint.prepared and not followed.missing
+        if not is_as_it_was or checkpoint.state is not State.DONE:
+            self._restless.add(uid)
+        if followed.prepared.former:
+            self._with_former.add(uid)
+        for place in held_at(followed.prepared):
+            self._at.setdefault(place, {})[uid] = followed.prepared
+
+    def _drop(self, uid: ClaimUid) -> None:
+        _, followed = self._followed.pop(uid)
+        self._not_followed.pop(uid, None)
+        self._restless.discard(uid)
+        self._with_former.discard(uid)
+        for place in held_at(followed.prepared):
+            self._at[place].pop(uid, None)
 
     def _follow(self, checkpoint: Checkpoint, pool: PublishedPool) -> Followed:
         """Follow one claim. If a bug keeps us from following it, it holds all that it had."""

@@ -15,6 +15,24 @@ from dracaena.kubelet_plugin.device_kinds.shared_device import shareable_bytes
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, TIME_SLICE, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
 
+ANYWHERE: Final = ""
+"""Where a claim is that has a device of an unknown address, or a node that may be another device's by now."""
+
+_PARTS: Final = "parts"
+"""Where parts of any GPU are: their nodes are numbered together."""
+
+
+def held_at(claim: PreparedClaim) -> frozenset[str]:
+    """Return where a claim holds something: GPUs by device name and PCI address. Another claim can only conflict with
+    it, by the other functions here and by held_nodes(), if they have such a place in common, or the other is ANYWHERE.
+    """
+    places = {ANYWHERE} if claim.former else set()
+    for device in claim.devices:
+        places |= {device.physical_gpu, device.pci_bus_id or ANYWHERE}
+        if device.access_minors:
+            places.add(_PARTS)
+    return frozenset(places)
+
 
 def holders(
     wanted: PreparedClaim, prepared: Iterable[PreparedClaim]
@@ -62,8 +80,8 @@ def of_unknown_address(
     wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: PublishedPool
 ) -> tuple[tuple[PreparedDevice, PreparedDevice, PreparedClaim], ...]:
     """Return each wanted device that may be, or overlap, a device of another claim whose GPU is no longer known: its
-    address was not kept (a broken checkpoint), and neither the driver nor the vGPU manager has it
-    now. With the device of that claim and the claim.
+    address was not kept (a broken checkpoint), and neither the driver nor the vGPU manager has it now. With the device
+    of that claim and the claim.
     """
     mine_by_hands = [(device, _hands(device)) for device in wanted.devices if not device.admin_access]
     found = []

@@ -9,11 +9,12 @@ those that changed, or lists the specs.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import structlog
@@ -49,6 +50,7 @@ IsOf = Callable[[PreparedDevice, DeviceName], bool]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+K = TypeVar("K", bound=Checkpoint | Broken | PreparedClaim)
 
 log = structlog.get_logger()
 
@@ -119,11 +121,11 @@ class NodeClaims:
         self._holder: int | None = None  # the thread that holds the lock
         self._files = checkpoints
         self._marks = marks
-        self._kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]] = {}  # in the order of the names
+        self._kept: dict[ClaimUid, tuple[Hashable, Checkpoint | Broken | None]] = {}
         self._kept_seen = _Seen(checkpoints)
-        self._sorted: ByBoot | None = None  # this and the next two are derived from _kept
-        self._uids: frozenset[ClaimUid] | None = None
-        self._prepared: tuple[PreparedClaim, ...] | None = None
+        self._by_boot: ByBoot = ((), (), ())  # this and the next two say what _kept does
+        self._uids: frozenset[ClaimUid] = frozenset()
+        self._prepared: tuple[PreparedClaim, ...] = ()
         self._specs = specs
         self._with_spec: frozenset[ClaimUid] = frozenset()
         self._specs_seen = _Seen(specs)
@@ -186,22 +188,13 @@ class NodeClaims:
         if not self._kept_seen.holds():
             # The stamps are taken before the reads: at worst a file is read once more than needed.
             stamps = self._files.stamps(SUFFIX)
-            self._keep({name: self._kept_or_read(name, stamp) for name, stamp in stamps.items()})
-        if self._sorted is None:
-            good = [found for _, found in self._kept.values() if isinstance(found, Checkpoint)]
-            now = tuple([found for found in good if found.boot_id == self.boot_id])
-            earlier = () if len(now) == len(good) else tuple(c for c in good if c.boot_id != self.boot_id)
-            broken = tuple([found for _, found in self._kept.values() if isinstance(found, Broken)])
-            self._sorted = (now, earlier, broken)
-        return self._sorted
+            self._keep({ClaimUid(name.removesuffix(SUFFIX)): stamp for name, stamp in stamps.items()})
+        return self._by_boot
 
     @_held
     def uids(self) -> frozenset[ClaimUid]:
         """Return the claims that have a checkpoint, whatever it says."""
         self.by_boot()
-        if self._uids is None:
-            known = (name for name, (_, found) in self._kept.items() if found is not None)
-            self._uids = frozenset([ClaimUid(name.removesuffix(SUFFIX)) for name in known])
         return self._uids
 
     @_held
@@ -209,9 +202,7 @@ class NodeClaims:
         """Return the claims whose containers may have their devices now, sorted by claim UID; the same object as long
         as nothing changed.
         """
-        now = self.current()
-        if self._prepared is None:
-            self._prepared = tuple([c.prepared for c in now if c.in_use])
+        self.by_boot()
         return self._prepared
 
     @_held
@@ -357,11 +348,10 @@ class NodeClaims:
     @_held
     def discard(self, uid: ClaimUid) -> None:
         """Forget a claim, even if its checkpoint is broken."""
-        name = file_name(uid)
         seen = self._kept_seen.doubt()
-        self._files.remove(name)
+        self._files.remove(file_name(uid))
         if seen:
-            self._keep({other: kept for other, kept in self._kept.items() if other != name})
+            self._keep_one(uid, None)
 
     @_held
     def enter_boot(self) -> bool:
@@ -384,15 +374,36 @@ class NodeClaims:
         self._kept_seen.doubt()
         self._specs_seen.doubt()
 
-    def _keep(self, kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]]) -> None:
-        self._kept, self._sorted, self._uids, self._prepared = kept, None, None, None
+    def _keep(self, stamps: Mapping[ClaimUid, Hashable]) -> None:
+        """Read what changed, and remember all."""
+        kept, self._kept = self._kept, {}
+        for uid, stamp in sorted(stamps.items()):
+            known = kept.get(uid)
+            self._kept[uid] = known if known is not None and known[0] == stamp else (stamp, self.of(uid))
+        found = [each for _, each in self._kept.values() if each is not None]
+        good = [each for each in found if isinstance(each, Checkpoint)]
+        self._by_boot = (
+            tuple([each for each in good if each.boot_id == self.boot_id]),
+            tuple([each for each in good if each.boot_id != self.boot_id]),
+            tuple([each for each in found if isinstance(each, Broken)]),
+        )
+        self._uids = frozenset(map(_uid_of, found))
+        self._prepared = tuple([each.prepared for each in self._by_boot[0] if each.in_use])
         self._kept_seen.note()
 
-    def _kept_or_read(self, name: str, stamp: Hashable) -> tuple[Hashable, Checkpoint | Broken | None]:
-        kept = self._kept.get(name)
-        if kept is not None and kept[0] == stamp:
-            return kept
-        return (stamp, self.of(ClaimUid(name.removesuffix(SUFFIX))))
+    def _keep_one(self, uid: ClaimUid, written: Checkpoint | None) -> None:
+        """Remember the one checkpoint that was just written, None: removed. Costs no look at the others."""
+        now, earlier, broken = self._by_boot
+        self._by_boot = (_with(now, uid, written), _with(earlier, uid, None), _with(broken, uid, None))
+        self._kept.pop(uid, None)
+        self._uids -= {uid}
+        if written is not None:
+            self._kept[uid] = (None, written)
+            self._uids |= {uid}
+        # A claim that has only started is not prepared yet, so nothing changed for whoever asks for prepared ones.
+        prepared = written.prepared if written is not None and written.in_use else None
+        self._prepared = _with(self._prepared, uid, prepared)
+        self._kept_seen.note()
 
     def _anew(self, prepared: PreparedClaim) -> Checkpoint:
         old = self.of(prepared.claim.uid)
@@ -410,15 +421,11 @@ class NodeClaims:
 
     @_held
     def _write(self, checkpoint: Checkpoint) -> Checkpoint:
-        name = file_name(checkpoint.prepared.claim.uid)
+        uid = checkpoint.prepared.claim.uid
         seen = self._kept_seen.doubt()
-        self._files.write(name, encode_checkpoint(checkpoint))
+        self._files.write(file_name(uid), encode_checkpoint(checkpoint))
         if seen:
-            # A claim that has only started is not prepared yet, so the cached list of prepared claims stays valid.
-            prepared = None if checkpoint.in_use or name in self._kept else self._prepared
-            kept = {**self._kept, name: (None, checkpoint)}
-            self._keep(kept if name in self._kept else {name: kept[name] for name in sorted(kept)})
-            self._prepared = prepared
+            self._keep_one(uid, checkpoint)
         return checkpoint
 
     def _keep_broken(self, broken: Broken) -> None:
@@ -435,6 +442,21 @@ class NodeClaims:
         except DracaenaError as error:
             log.warning("it is not known what a claim holds", claim_uid=broken.uid, error=str(error))
             return None
+
+
+def _uid_of(kept: Checkpoint | Broken | PreparedClaim) -> ClaimUid:
+    if isinstance(kept, Checkpoint):
+        return kept.prepared.claim.uid
+    return kept.uid if isinstance(kept, Broken) else kept.claim.uid
+
+
+def _with(those: tuple[K, ...], uid: ClaimUid, one: K | None) -> tuple[K, ...]:
+    """Return those, sorted by claim UID, with another one of a claim, or none; the same object if that is no change."""
+    at = bisect.bisect_left(those, uid, key=_uid_of)
+    after = at + 1 if at < len(those) and _uid_of(those[at]) == uid else at
+    if one is None:
+        return those if at == after else (*those[:at], *those[after:])
+    return (*those[:at], one, *those[after:])
 
 
 def have_in_words(claims: Collection[ClaimReference], gpu: DeviceName | None) -> str:
