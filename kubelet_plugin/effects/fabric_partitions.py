@@ -80,7 +80,7 @@ class Journal:
 
     entries: tuple[Journaled, ...] = ()
     is_whole: bool = True
-    """Whether no checkpoint is broken: a broken one may name more partitions."""
+    """Whether no checkpoint is broken, or gone while its CDI spec is there: it may have named more partitions."""
 
     @property
     def named(self) -> frozenset[int]:
@@ -131,9 +131,9 @@ class FabricPartitions:
 
     def _journal(self) -> Journal:
         with self._claims.hold():
-            found, broken = self._claims.effects(FABRIC_PARTITION), self._claims.broken()
+            found, unsure = self._claims.effects(FABRIC_PARTITION), self._claims.unsure()
         entries = (Journaled(each.prepared.claim.uid, effect, each.in_use) for each, effect in found)
-        return Journal(tuple(entries), is_whole=not broken)
+        return Journal(tuple(entries), is_whole=not unsure)
 
     def apply_joined(
         self, effects: Sequence[Effect], note: Callable[[Effect, Mapping[str, Scalar]], None]
@@ -257,7 +257,7 @@ class FabricPartitions:
                 answer, after = self._manager.read(), self._journal()
         foreign = answer.active - before.may_be_active - after.may_be_active
         if not is_whole:
-            foreign -= unnamed  # a claim whose checkpoint is broken may have it
+            foreign -= unnamed  # a claim whose checkpoint is broken or gone may have it
         troubles += [
             trouble(
                 TroubleKind.FABRIC_PARTITION,

@@ -85,6 +85,23 @@ def test_a_set_that_is_a_partition_is_activated_as_one_and_others_each_alone(nod
         node.look()  # the NVIDIA driver has them again
 
 
+@pytest.mark.parametrize("kind", ["whole", "vfio"])
+def test_a_claim_whose_checkpoint_is_gone_keeps_its_partition_while_its_spec_is_there(
+    node: FabricNode, kind: str
+) -> None:
+    claim = node.whole_of("claim", 1, 3) if kind == "whole" else node.vfio_of("claim", 1, 3)
+    prepare(node, claim)
+    (node.folder / "claims" / f"{claim.metadata.uid}.json").unlink()
+    for _ in range(2):
+        node.restart()
+        node.look()
+        assert active(node) == [3]
+        assert told(node) == []
+    unprepare(node, claim)
+    node.look()
+    assert active(node) == []
+
+
 KUBELETS_DEADLINE_S = 45.0
 
 
