@@ -123,9 +123,9 @@ class ThingKind(Protocol[N, A]):
         """Return what owners want together, to be compared: if it stays the same, an owner can go without an act."""
         ...
 
-    def look(self, thing: Thing) -> Any:
-        """Return what is seen of a thing. Raises DracaenaError: GpuGoneError if it is lost with its GPU, and
-        EffectPendingError while an earlier act may still take effect.
+    def look(self, thing: Thing, wants: Wants) -> Any:
+        """Return what is seen of a thing, as far as a plan for `wants` needs it. Raises DracaenaError: GpuGoneError if
+        it is lost with its GPU, and EffectPendingError while an earlier act may still take effect.
         """
         ...
 

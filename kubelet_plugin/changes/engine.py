@@ -156,7 +156,7 @@ class ChangeEngine:
             assert isinstance(note, Note)
             return plan(ThingPlan(note.noted))
         try:
-            seen = kind.look(thing)
+            seen = kind.look(thing, wants)
         except GpuGoneError as error:
             if not call.ends or wants:
                 raise

@@ -89,9 +89,7 @@ class VfioGpu:
             return refused
         if not pool.passthrough[device.device].on_demand:
             return ()
-        parameters: dict[str, Scalar] = {"address": device.pci_bus_id or ""}
-        if device.iommufd:
-            parameters["iommufd"] = True
+        parameters: dict[str, Scalar] = {"iommufd": True} if device.iommufd else {}
         return (Effect(VFIO_BIND, device.device, device.device, device.share_id, parameters),)
 
     def edits(self, device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:

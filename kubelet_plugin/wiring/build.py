@@ -103,7 +103,6 @@ from dracaena.kubelet_plugin.wiring.share_means import (
 from dracaena.kubelet_plugin.wiring.sweeping import (
     build_sweeper,
     claim_recovery,
-    unclaimed_gpus,
     unclaimed_mig_devices,
 )
 from dracaena.process.clock import Clock
@@ -321,7 +320,9 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     late_pods = LatePods(guests, pods, node.events.warn_users, mps_folders=shares.client_folders)
     changes = gpu_means(node, gpus)
     gpu_lock = GpuLocks(node.paths.gpu_locks, node.clock).of
-    engine = ChangeEngine(ledger=node.ledger, kinds=shares.kinds, claims=node.claims, gpu_lock=gpu_lock)
+    engine = ChangeEngine(
+        ledger=node.ledger, kinds=[*shares.kinds, *changes.kinds], claims=node.claims, gpu_lock=gpu_lock
+    )
     effects = ClaimEffects(
         claims=node.claims,
         engine=engine,
@@ -363,7 +364,6 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         recovery=recovery, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
     unclaimed: dict[str, Callable[[], int]] = {
-        "gpu": unclaimed_gpus(node, changes),
         "mig": unclaimed_mig_devices(
             node, changes, gpus.devices.pool, gpus.live.read_soon if gpus.live is not None else lambda: None
         ),

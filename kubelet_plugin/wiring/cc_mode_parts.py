@@ -27,7 +27,7 @@ from dracaena.kubelet_plugin.cc_modes.changes import CcModeChanges
 from dracaena.kubelet_plugin.cc_modes.journals import CcModeJournals
 from dracaena.kubelet_plugin.cc_modes.modes import CcModes, ModePorts
 from dracaena.kubelet_plugin.cc_modes.reports import CcModeReports
-from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
+from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import not_given_back
 from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
 from dracaena.kubelet_plugin.node.devices import EVERY_GPU
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
@@ -118,7 +118,7 @@ def _ports(
         read_bus=drivers.read,
         runs_confidential_guests=runs_confidential_guests,
         keeps_mig_devices=node.settings.mig == EXISTING,
-        unclaimed=BoundGpus(node.folders.marks, node.claims, read_boot_id()).unclaimed,
+        unclaimed=partial(not_given_back, node.ledger),
         driver_refusal=node.release.refusal,
         withhold=lambda withheld: gpus.devices.withhold(label, [EVERY_GPU] if withheld else []),
         is_withheld=partial(_is_withheld, gpus, label),

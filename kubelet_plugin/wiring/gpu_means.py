@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,14 @@ from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
 from dracaena.kubelet_plugin.adapters.programs.persistence_mode import PersistenceMode
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
-from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
+from dracaena.kubelet_plugin.changes.change import AnyThingKind
+from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import VfioGpus
+from dracaena.kubelet_plugin.changes.pci_hand import Holders, PciHand
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.mig_instances import WholeGpus
-from dracaena.kubelet_plugin.effects.vfio_binding import VfioBinding
 from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
 from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans, OpeningProcess
-from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, MIG_OFF, VFIO_BIND, Effect
+from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, MIG_OFF, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.settings import ON_DEMAND
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root
@@ -35,8 +36,6 @@ HIDDEN: Final = (
     "nor gives one back: its pod needs `hostPID: true`"
 )
 
-Holders = Callable[[str, int | None], Sequence[OpeningProcess]]
-
 Means = Mapping[str, EffectMeans | NotingEffectMeans]
 
 
@@ -45,23 +44,21 @@ class GpuMeans:
     """What changes GPUs."""
 
     means: Means
-    """By kind of effect. With passthrough=existing no claim gets VFIO_BIND, but the bindings of claims that were
-    prepared before must be undone."""
-    bound: BoundGpus
-    """Which GPUs are bound to VFIO for claims."""
+    """By kind of effect."""
+    kinds: tuple[AnyThingKind, ...]
+    """Things that the engine settles. With passthrough=existing no claim has a GPU bound to VFIO, but those of claims
+    that were prepared before must be given back."""
     made: MigDeviceRecords
     """Which MIG devices were made for claims."""
 
 
 def gpu_means(node: NodeParts, gpus: GpuParts) -> GpuMeans:
     """Return them; a recorded machine is never bound to VFIO."""
-    marks = node.folders.marks
-    bound = BoundGpus(marks, node.claims, read_boot_id())
-    made = MigDeviceRecords(marks, node.claims, read_boot_id(), node.claims.owner)
+    made = MigDeviceRecords(node.folders.marks, node.claims, read_boot_id(), node.claims.owner)
     divided = mig_means(node.paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places, made)
     live = gpus.live
     if gpus.source is None or live is None:
-        return GpuMeans(divided, bound, made)
+        return GpuMeans(divided, (), made)
     lending = GpuDriverLending(
         live.ask,
         gpus.source.close,
@@ -76,11 +73,13 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> GpuMeans:
     if node.settings.passthrough == ON_DEMAND:
         told = partial(node.troubles.update, "host-processes")
         gpus.updates.subscribe(lambda _machine: told(host_troubles(socket)), same=lambda: told(host_troubles(socket)))
-    binding = VfioBinding(
-        PciDriverFiles(node.paths.gpu_locks / WRITES, modules=str(Path(seen_host_root(node.settings), "lib/modules"))),
-        partial(_holders, PciHolders().holders, socket),
+    drivers = PciDriverFiles(
+        node.paths.gpu_locks / WRITES, modules=str(Path(seen_host_root(node.settings), "lib/modules"))
+    )
+    vfio = VfioGpus(
+        drivers,
+        PciHand(drivers, partial(_holders, PciHolders().holders, socket)),
         lending,
-        bound,
         make_whole=lambda address: make_whole(gpus.devices.pool(), divided.get(MIG_OFF), address),
         changed=moved,
         persistence=PersistenceMode(
@@ -90,7 +89,7 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> GpuMeans:
         ),
     )
     partitions: Means = {} if gpus.fabric is None else {FABRIC_PARTITION: gpus.fabric}
-    return GpuMeans({**divided, VFIO_BIND: binding, **partitions}, bound, made)
+    return GpuMeans({**divided, **partitions}, (vfio,), made)
 
 
 def host_troubles(kubelet: Path) -> tuple[Trouble, ...]:

@@ -14,12 +14,10 @@ from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.effects.mig_instances import MigInstances
-from dracaena.kubelet_plugin.effects.unclaimed_gpus import UnclaimedGpus
 from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices
-from dracaena.kubelet_plugin.effects.vfio_binding import VfioBinding
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ReadPool
-from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, VFIO_BIND
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
 from dracaena.kubelet_plugin.wiring.gpu_means import GpuMeans
@@ -55,7 +53,7 @@ def build_sweeper(
     recovery: ClaimRecovery,
     unclaimed: Mapping[str, Callable[[], int]],
 ) -> Sweeper:
-    """Return the sweeper of one node; `unclaimed` are unclaimed_gpus() and unclaimed_shares(), by kind."""
+    """Return the sweeper of one node; `unclaimed` gives back what no claim has, by kind."""
     settings = node.settings
     is_ready = partial(node_is_ready, node.view, settings.node_name)
     return Sweeper(
@@ -71,20 +69,6 @@ def build_sweeper(
         metrics=node.metrics,
         unclaimed=unclaimed,
     )
-
-
-def unclaimed_gpus(node: NodeParts, gpus: GpuMeans) -> Callable[[], int]:
-    """Return a function that gives back the GPUs that VFIO has for no claim, and returns how many."""
-    binding = gpus.means.get(VFIO_BIND)
-    if not isinstance(binding, VfioBinding):
-        return lambda: 0
-    return UnclaimedGpus(
-        bound=gpus.bound,
-        give_back=binding.give_back,
-        user_of=node.claims.who_has,
-        gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
-        on_troubles=partial(node.troubles.update, "unclaimed-gpus"),
-    ).give_back
 
 
 def unclaimed_mig_devices(

@@ -77,7 +77,7 @@ class Slots:
     def asked(self, wants: Wants) -> bool:
         return bool(wants)
 
-    def look(self, thing: Thing) -> str:
+    def look(self, thing: Thing, wants: Wants) -> str:
         return self.drivers[thing.name]
 
     def plan(self, wants: Wants, seen: str, note: Note[str] | Unreadable | None) -> ThingPlan[str, str]:

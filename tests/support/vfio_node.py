@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,11 @@ from dracaena.api.mig_geometry import places
 from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.host.adapters.files.whole_files import DocumentFolder
-from dracaena.host.facts.troubles import Trouble
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
+from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import VfioGpus
+from dracaena.kubelet_plugin.changes.pci_hand import PciHand
 from dracaena.kubelet_plugin.discovery.mig.on_demand import as_published, divided_gpus
 from dracaena.kubelet_plugin.discovery.vm.passthrough import OnDemandGpus, handed_through
-from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
-from dracaena.kubelet_plugin.effects.unclaimed_gpus import UnclaimedGpus
-from dracaena.kubelet_plugin.effects.vfio_binding import VfioBinding
 from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, VFIO_BIND
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
@@ -32,7 +29,7 @@ from support.fake_pci_drivers import FakePciDrivers
 from support.killed_steps import KilledSteps
 from support.mig_geometries import divisible_machine
 from support.mig_node import MigNode
-from support.plugin import BEST_EFFORT, DRIVER, NODE, FakeClaims, PluginNode, ThreadLock, claim_for_devices, share_of
+from support.plugin import BEST_EFFORT, DRIVER, NODE, FakeClaims, PluginNode, claim_for_devices, share_of
 
 NEVER = 1 << 30
 
@@ -64,7 +61,7 @@ class VfioNode:
             )
         self.bus.load("vfio_pci")
         self.claims, self.boot = FakeClaims(), 1
-        self.plant: Callable[[VfioBinding], Any] = lambda binding: binding
+        self.kind: type[VfioGpus] = VfioGpus
         self.moved = 0
         """How often NVML was opened anew because GPUs moved."""
         self.divided = "all"
@@ -75,17 +72,14 @@ class VfioNode:
         self.mig.start()
         self.steps = KilledSteps(NEVER)
         self.drivers = FakePciDrivers(self.bus)
-        files = DocumentFolder(self.folder, steps=self.steps, synced=False)
-        self.bound = bound = BoundGpus(files, ThreadLock(), f"boot-{self.boot}")
-        binding = VfioBinding(
+        kind = self.kind(
             self.drivers,
-            self.drivers.holders,
+            PciHand(self.drivers, self.drivers.holders),
             self.drivers.without_gpu_driver,
-            bound,
             make_whole=lambda address: make_whole(self.node.pool, self.mig.whole, address),
             changed=self._changed,
         )
-        means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole, VFIO_BIND: self.plant(binding)}
+        means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole}
         means |= self.more_means()
         self.node = PluginNode(
             self.folder,
@@ -94,21 +88,21 @@ class VfioNode:
             boot_id=f"boot-{self.boot}",
             steps=self.steps,
             means=means,
+            kinds=[kind],
         )
-        self.troubles: list[Trouble] = []
-        self.unclaimed = UnclaimedGpus(
-            bound=bound,
-            give_back=binding.give_back,
-            user_of=self.node.node_claims.who_has,
-            gpu_lock=lambda gpu: self.node.gpu_locks.setdefault(gpu, ThreadLock()),
-            on_troubles=self._told,
-        )
+        if self.folder.exists():
+            self.node.ledger_files.remove_half_written()
+
+    def give_back(self) -> int:
+        """Sweep what VFIO has for no claim."""
+        return self.node.engine.sweep(VFIO_BIND, self.node._told_of)
+
+    def noted(self) -> set[str]:
+        """Device names of the GPUs that the ledger names."""
+        return {thing.name for thing in self.node.ledger.things(VFIO_BIND)}
 
     def _changed(self) -> None:
         self.moved += 1
-
-    def _told(self, found: Sequence[Trouble]) -> None:
-        self.troubles = list(found)
 
     def reboot(self) -> None:
         """Cut the power: drivers are bound as they are by themselves, and there is no MIG device."""

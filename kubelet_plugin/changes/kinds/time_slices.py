@@ -62,7 +62,7 @@ class TimeSlices:
         found = [TimeSliceInterval(str(each["interval"])) for uid in sorted(wants) for each in wants[uid]]
         return found[-1] if found else None
 
-    def look(self, thing: Thing) -> TimeSliceInterval | None:
+    def look(self, thing: Thing, _wants: Wants) -> TimeSliceInterval | None:
         """Return the interval that the GPU has, None if it cannot be read."""
         try:
             return self._setter.read(_uuid(thing))

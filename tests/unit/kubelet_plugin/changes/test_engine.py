@@ -93,10 +93,10 @@ def test_where_one_thing_cannot_be_planned_no_other_of_the_claim_is_changed(
 ) -> None:
     uid, look = claim(node, "one", *SLOTS), Slots.look
 
-    def open_by_others(self: Slots, thing: Thing) -> str:
+    def open_by_others(self: Slots, thing: Thing, wants: Any) -> str:
         if thing == OTHER:
             raise TemporaryError("a process has it open")
-        return look(self, thing)
+        return look(self, thing, wants)
 
     monkeypatch.setattr(Slots, "look", open_by_others)
     assert settle(node, ForClaim(begins=uid)).keys() == {OTHER}
@@ -108,10 +108,10 @@ def test_what_cannot_be_undone_keeps_no_other_thing_from_it(node: ChangedNode, m
     settle(node, ForClaim(begins=uid))
     look = Slots.look
 
-    def open_by_others(self: Slots, thing: Thing) -> str:
+    def open_by_others(self: Slots, thing: Thing, wants: Any) -> str:
         if thing == SLOT:
             raise TemporaryError("a process has it open")
-        return look(self, thing)
+        return look(self, thing, wants)
 
     monkeypatch.setattr(Slots, "look", open_by_others)
     assert settle(node, ForClaim(ends=uid)).keys() == {SLOT}

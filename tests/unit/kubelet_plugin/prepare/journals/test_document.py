@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dracaena.kubelet_plugin.prepare.journals.bound_gpu import BoundGpu, decode_bound_gpu, encode_bound_gpu
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import CcModeJournal, decode_cc_modes, encode_cc_modes
 from dracaena.kubelet_plugin.prepare.journals.mig_device import MigDeviceRecord, decode_mig_device, encode_mig_device
 
-BOUND = BoundGpu("boot", "0000:18:00.0=nvidia")
 MIG = MigDeviceRecord("boot", "uid", "GPU-1", "1g.10gb", 0, 1, 7, "MIG-1")
 MODES = CcModeJournal("boot", {"0000:18:00.0": "on"})
 
@@ -22,7 +20,6 @@ def modes_of(data: bytes) -> CcModeJournal:
 
 
 FORMS: list[tuple[object, bytes, Callable[[bytes], object]]] = [
-    (BOUND, encode_bound_gpu(BOUND), decode_bound_gpu),
     (MIG, encode_mig_device(MIG), decode_mig_device),
     (MODES, encode_cc_modes(MODES), modes_of),
 ]
