@@ -199,9 +199,20 @@ def _has_its_devices(world: World, pod: Pod) -> None:
             where = "nowhere" if claim.status.allocation is None else f"on {only_node(claim)}"
             raise ViolationError(f"{pod.key} is on {node}, and its {claim.key} is allocated {where}")
         for other in world.server.claims.values():
-            taken = held(other) & excused[-1].devices
+            taken = _taken(world, other, excused[-1].devices)
             if taken and other.key != claim.key and not _is_foreign(world, other):
                 raise ViolationError(f"{other.key} has {sorted(taken)}, with which {pod.key} was bound")
+
+
+def _taken(world: World, other: ResourceClaim, devices: frozenset[Device]) -> frozenset[Device]:
+    """Return what a claim has of these devices, or of what cannot be there beside them."""
+    if not world.scenario.divisions:
+        return held(other) & devices
+    owners: dict[Device, dict[str, set[str]]] = {}
+    _note(world, owners, "", devices)
+    _note(world, owners, other.key, held(other))
+    shared = {gpu for gpu, both in owners.items() if len(both) > 1 and _is_too_much(world, gpu, both)}
+    return frozenset(device for device in held(other) if _gpu_of(world, device) in shared)
 
 
 def _is_new(world: World, claim: ResourceClaim, pod: Pod) -> bool:

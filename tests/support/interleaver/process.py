@@ -59,6 +59,9 @@ SETTINGS: Final = ControllerSettings(
 )
 """Real rules with shorter times, so that a schedule lives through all of them."""
 
+NEW_OBJECTS: Final = 50_000
+"""Between two looks for garbage: what a few schedules leave."""
+
 MOST_POOLS: Final = 200
 """That are kept as they were read. More than those that come again and again."""
 
@@ -410,9 +413,13 @@ _LOGS: Final = (
 @contextmanager
 def stepping() -> Iterator[None]:
     """Let controllers be made that only move by steps, without logs; and no exception is swallowed with a log line."""
-    gc.freeze()  # what was there before is looked at no more: of all tests together it is much
+    thresholds = gc.get_threshold()
+    gc.freeze()  # as the program does: of all tests together it is much that would be looked at again and again
+    gc.set_threshold(NEW_OBJECTS)
     with ExitStack() as patches:
         patches.callback(gc.unfreeze)
+        patches.callback(gc.set_threshold, *thresholds)
+        patches.callback(_pools.clear)  # a fault that is put back next may read them differently
         for module, attribute, value in _PATCHES:
             patches.enter_context(mock.patch.object(module, attribute, value))
         for module in _LOGS:
