@@ -7,16 +7,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.node.health_monitor import EVENTS_S
-from dracaena.kubelet_plugin.node.live_machine import REREAD_S, LiveMachine
-from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
-from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
+from dracaena.kubelet_plugin.node.live_machine import REREAD_S
+from dracaena.kubelet_plugin.worker import Worker
 from support.api_ground import ApiGround
 from support.fake_memory_limits import NONE_BYTES, CgroupTree, MemoryLimitingNvml
 from support.fake_nvidia_smi import NvidiaSmiRoot
@@ -137,22 +135,17 @@ def test_a_driver_that_is_loaded_anew_under_prepared_shares_holds_them_again(gro
 def test_what_sets_limits_is_stopped_before_the_driver_that_it_asks(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped: list[type] = []
+    stopped: list[str] = []
+    stop = Worker.stop
 
-    def note(part: type[LiveMachine | PodLimits | EffectRenewal]) -> None:
-        stop = part.stop
+    def noting(self: Worker) -> None:
+        stopped.append(self._thread.name)
+        stop(self)
 
-        def noting(self: Any) -> None:
-            stopped.append(part)
-            stop(self)
-
-        monkeypatch.setattr(part, "stop", noting)
-
-    note(LiveMachine)
-    note(PodLimits)
-    note(EffectRenewal)
+    monkeypatch.setattr(Worker, "stop", noting)
     ground.node.stop()
-    assert stopped == [PodLimits, EffectRenewal, LiveMachine]
+    asking = ["pod-limits", "effect-renewal", "live-machine"]
+    assert [name for name in stopped if name in asking] == asking
 
 
 def test_an_older_driver_is_named_in_the_refusal(world: World) -> None:
