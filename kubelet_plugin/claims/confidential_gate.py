@@ -14,11 +14,11 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.device_kinds.confidential import gated_devices, why_not_ready
+from dracaena.kubelet_plugin.device_kinds.plan import DecodeConfig
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState, state_by_labels
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.ports import ReadPool
-from dracaena.kubelet_plugin.prepare.confidential import gated_devices, why_not_ready
-from dracaena.kubelet_plugin.prepare.plan import DecodeConfig
 
 ASK_DEADLINE_S = 10.0
 """Longest wait for the driver: it answers within microseconds, but may be busy with a reading of the node."""

@@ -39,14 +39,14 @@ from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.claims.unprepares import Unprepares
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.mig_place import with_made
+from dracaena.kubelet_plugin.device_kinds.moved_devices import Followed, follow, with_former
+from dracaena.kubelet_plugin.device_kinds.plan import DecodeConfig, Refusal, allocated_claim, plan_claim
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, LeftS
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, ReadPool
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint, State
-from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, with_former
-from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, Refusal, allocated_claim, plan_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.claims import NodeClaims

@@ -13,11 +13,17 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.device_kinds.holders import (
+    Overdrawn,
+    holders,
+    of_another_mode,
+    of_unknown_address,
+    overdrawn,
+)
+from dracaena.kubelet_plugin.device_kinds.moved_devices import held_nodes
 from dracaena.kubelet_plugin.ports import ReadMinors
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
 from dracaena.kubelet_plugin.prepare.guests import NO_GUESTS, GuestRuntimes, fitted_to_pods
-from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, of_another_mode, of_unknown_address, overdrawn
-from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
 from dracaena.kubelet_plugin.prepare.mps_containers import unfit_container
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.store.claims import NodeClaims

@@ -19,9 +19,8 @@ import structlog
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.prepare.holders import ANYWHERE, held_at
-from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
-from dracaena.kubelet_plugin.prepare.moved_devices import (
+from dracaena.kubelet_plugin.device_kinds.holders import ANYWHERE, held_at
+from dracaena.kubelet_plugin.device_kinds.moved_devices import (
     Followed,
     follow,
     held_nodes,
@@ -29,6 +28,7 @@ from dracaena.kubelet_plugin.prepare.moved_devices import (
     moves,
     same_nodes,
 )
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.claims import NodeClaims

@@ -19,6 +19,7 @@ import structlog
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.device_kinds.partition_effects import MODULES, PARTITION
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.fabric_partitions import (
     FabricAnswer,
@@ -39,7 +40,6 @@ from dracaena.kubelet_plugin.ports import (
     NodeLock,
 )
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect, Scalar
-from dracaena.kubelet_plugin.prepare.partition_effects import MODULES, PARTITION
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.process.clock import Clock
 

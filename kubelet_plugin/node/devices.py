@@ -20,6 +20,7 @@ from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable, counter_pages
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
+from dracaena.kubelet_plugin.device_kinds.partition_effects import is_foreign
 from dracaena.kubelet_plugin.discovery.confidential import mode_troubles, with_modes_of_guests
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.mig.on_demand import (
@@ -34,7 +35,6 @@ from dracaena.kubelet_plugin.discovery.publish.sharing import shared_gpus
 from dracaena.kubelet_plugin.discovery.vm.passthrough import divided_by_mig, passthrough_trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.pool import node_pool, preparable_pages
-from dracaena.kubelet_plugin.prepare.partition_effects import is_foreign
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 _TAKEN = (

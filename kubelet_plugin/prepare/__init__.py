@@ -1,4 +1,4 @@
-"""Pure: a claim's devices on this node, and the documents that describe them (CDI spec, checkpoint, podlist).
+"""Pure: a prepared claim as a value, and the documents that say what it has (checkpoint, podlist, parts of a CDI spec).
 
-Values in, values out: nothing here reads a file, a clock or the API. The services carry out what is planned here.
+Values in, values out: nothing here reads a file, a clock or the API. What a claim gets is planned in device_kinds.
 """

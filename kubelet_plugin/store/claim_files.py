@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dracaena.kubelet_plugin.device_kinds.cdi_spec import claim_spec
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.ports import ReadClaimNodes, ReadGpuDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import needs_gpu_driver
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.cdi.spec import claim_spec
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles

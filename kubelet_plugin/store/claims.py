@@ -21,9 +21,9 @@ import structlog
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid, DeviceName
+from dracaena.kubelet_plugin.device_kinds.cdi_spec import spec_file_name
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock, StampedStore
 from dracaena.kubelet_plugin.prepare.cdi.devices import devices_in_spec
-from dracaena.kubelet_plugin.prepare.cdi.spec import spec_file_name
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among, journaled
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import (
     SUFFIX,

@@ -9,7 +9,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.podlist import PODLIST
 from dracaena.host.adapters.files.whole_files import DocumentFolder, DocumentTree
 from dracaena.host.paths import PluginPaths
-from dracaena.kubelet_plugin.prepare.cdi.spec import spec_file_name
+from dracaena.kubelet_plugin.device_kinds.cdi_spec import spec_file_name
 from dracaena.kubelet_plugin.prepare.reports.device_metadata import spec_prefix
 from dracaena.kubelet_plugin.settings import PluginSettings
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from dracaena.api.names import ClaimUid, cdi_device_name
 from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
-from dracaena.kubelet_plugin.prepare.cdi.spec import claim_spec
+from dracaena.kubelet_plugin.device_kinds.cdi_spec import claim_spec
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from support.driver_trees import HOOK, LAYOUTS, Layout, installation_of, make_host, nodes_of, real_node
 

@@ -21,7 +21,7 @@ from typing import Any
 from conformance.cdi import DRIVER, UID
 from dracaena.host.adapters.gpu_driver.ld_so_cache import read_ld_so_cache
 from dracaena.kubelet_plugin.adapters.gpu_driver.elf import read_elf
-from dracaena.kubelet_plugin.prepare.cdi.spec import claim_spec
+from dracaena.kubelet_plugin.device_kinds.cdi_spec import claim_spec
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from support.driver_trees import AARCH64, LAYOUTS, Layout, installation_of, make_host, nodes_of
 

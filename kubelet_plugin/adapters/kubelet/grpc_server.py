@@ -13,8 +13,8 @@ import grpc
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams, add_health_services
+from dracaena.kubelet_plugin.device_kinds.cdi_spec import qualified_name
 from dracaena.kubelet_plugin.ports import ClaimFailure
-from dracaena.kubelet_plugin.prepare.cdi.spec import qualified_name
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.prepare.reports.device_metadata import cdi_ids
 from dracaena.proto.dra.v1 import api_pb2 as v1

@@ -14,6 +14,10 @@ from typing import Any
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 """All CDI versions, oldest first."""
 
+LEAST_VERSION = "0.5.0"
+"""Our device names start with a claim UID, hence often with a digit, which CDI allows from 0.5.0 on. Claims whose UID
+starts with a letter get the same version: one form of file is easier to reason about than two."""
+
 MAX_CLASS_LENGTH = 63
 MAX_VENDOR_LENGTH = 253
 MAX_ANNOTATION_BYTES = 256 * 1024

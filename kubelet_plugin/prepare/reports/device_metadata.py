@@ -15,8 +15,7 @@ import msgspec
 
 from dracaena.api.names import POD_CLAIM_NAME_ANNOTATION, ClaimUid, DeviceName
 from dracaena.api.resource_objects import DeviceAttribute, ResourceClaim
-from dracaena.kubelet_plugin.prepare.cdi.rules import check_spec
-from dracaena.kubelet_plugin.prepare.cdi.spec import LEAST_VERSION
+from dracaena.kubelet_plugin.prepare.cdi.rules import LEAST_VERSION, check_spec
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimMetadata, ClaimReference, PreparedClaim
 
 VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")

@@ -18,9 +18,9 @@ from dracaena.api.quantity import parse_bytes
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claims import last_guard
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.device_kinds import plan
+from dracaena.kubelet_plugin.device_kinds.holders import overdrawn
 from dracaena.kubelet_plugin.node.pool import node_pool
-from dracaena.kubelet_plugin.prepare import plan
-from dracaena.kubelet_plugin.prepare.holders import overdrawn
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.killed_steps import KilledSteps, StopError
 from support.machines import divided_machine

@@ -11,7 +11,7 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
-from dracaena.kubelet_plugin.prepare.cdi.spec import claim_spec
+from dracaena.kubelet_plugin.device_kinds.cdi_spec import claim_spec
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.store import claim_files
 from support.plugin import DRIVER, NODE, PluginNode, claim_of, device_name, make_claim, reference_to

@@ -18,7 +18,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DeviceNodesMissingError, DevRoot
 from dracaena.kubelet_plugin.claims.device_state import SetAsideError
-from dracaena.kubelet_plugin.prepare.plan import allocated_claim
+from dracaena.kubelet_plugin.device_kinds.plan import allocated_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.fake_pci import FakePciBus
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put

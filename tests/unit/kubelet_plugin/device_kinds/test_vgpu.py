@@ -327,7 +327,7 @@ def test_in_any_order_of_many_events_a_gpu_is_in_the_hands_of_one(tmp_path: Path
     run_in_any_order(tmp_path, seed)
 
 
-@pytest.mark.parametrize("guard", ["prepare.holders._changed_driver", "claims.last_guard.of_unknown_address"])
+@pytest.mark.parametrize("guard", ["device_kinds.holders._changed_driver", "claims.last_guard.of_unknown_address"])
 def test_a_guard_that_misses_a_change_of_hands_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.device_kinds.partition_effects import PARTITION
 from dracaena.kubelet_plugin.effects.fabric_partitions import STATE
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect, Scalar
-from dracaena.kubelet_plugin.prepare.partition_effects import PARTITION
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.fabric_node import MODULES, FabricNode, fabric_node
 from support.fake_fabric_manager import (

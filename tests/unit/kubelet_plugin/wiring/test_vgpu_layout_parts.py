@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.prepare.plan import plan_claim
+from dracaena.kubelet_plugin.device_kinds.plan import plan_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.wiring.vgpu_layout_parts import is_of_address
 from support.passthrough import passthrough_gpu

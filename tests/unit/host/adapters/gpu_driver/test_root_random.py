@@ -27,8 +27,8 @@ from dracaena.host.facts.troubles import GpuDriverTroubleError
 from dracaena.kubelet_plugin.adapters.gpu_driver import device_nodes
 from dracaena.kubelet_plugin.adapters.gpu_driver import files as gpu_driver_files
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodesMissingError
+from dracaena.kubelet_plugin.device_kinds.cdi_spec import claim_spec
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverFilesMissingError
-from dracaena.kubelet_plugin.prepare.cdi.spec import claim_spec
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from support.driver_trees import LAYOUTS, Layout, installation_of, make_host, nodes_of
 from support.elf import library

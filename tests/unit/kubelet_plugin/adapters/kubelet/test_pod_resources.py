@@ -14,8 +14,8 @@ import pytest
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import PodResourcesWitness
+from dracaena.kubelet_plugin.device_kinds.cdi_spec import qualified_name
 from dracaena.kubelet_plugin.prepare.cdi.devices import claim_of_device
-from dracaena.kubelet_plugin.prepare.cdi.spec import qualified_name
 from dracaena.proto.podresources.v1 import api_pb2 as v1
 from dracaena.proto.podresources.v1 import api_pb2_grpc as v1_grpc
 from support.plugin import DRIVER, device_name

@@ -10,8 +10,8 @@ from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import DEVICE_PREFIX
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.api.vgpu import VGPU_PREFIX
+from dracaena.kubelet_plugin.device_kinds.plan import DecodeConfig, configs_for, read_configs
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
-from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, configs_for, read_configs
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.device_kinds.cdi_spec import (
+    claim_spec,
+    qualified_name,
+    spec_file_name,
+)
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes, DeviceNode, DrmNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.cdi.devices import claim_of_device, devices_in_spec
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits, Mount
 from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS, Hook, HookTool
 from dracaena.kubelet_plugin.prepare.cdi.rules import check_spec
-from dracaena.kubelet_plugin.prepare.cdi.spec import (
-    claim_spec,
-    qualified_name,
-    spec_file_name,
-)
 from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedClaim
 from support.plugin import DRIVER, device_name, prepared_claim
 

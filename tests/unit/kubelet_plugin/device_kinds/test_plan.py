@@ -11,10 +11,10 @@ from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.mig_geometry import places
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.device_kinds.holders import holders
+from dracaena.kubelet_plugin.device_kinds.plan import Refusal, plan_claim
 from dracaena.kubelet_plugin.discovery.mig.on_demand import divided_gpus
 from dracaena.kubelet_plugin.node.pool import node_pool
-from dracaena.kubelet_plugin.prepare.holders import holders
-from dracaena.kubelet_plugin.prepare.plan import Refusal, plan_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from support.machines import divided_machine
 from support.mig_geometries import divisible_machine

@@ -10,7 +10,7 @@ from dracaena.api.fabric import FabricPartition, PartitionedFabric
 from dracaena.api.names import DeviceName, GpuUuid
 from dracaena.api.passthrough import PassthroughGpu
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce
-from dracaena.kubelet_plugin.prepare.partition_effects import partition_effects
+from dracaena.kubelet_plugin.device_kinds.partition_effects import partition_effects
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
 from support.fake_fabric_manager import HGX_H100
 from support.plugin import device_name, gpu_uuid, make_pool, prepared_claim

@@ -23,11 +23,11 @@ from dracaena.api.resource_objects import (
 )
 from dracaena.api.vgpu import vgpu_identity_in
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, KindOf
+from dracaena.kubelet_plugin.device_kinds.holders import overdrawn
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import for_pods, is_memory_limit
+from dracaena.kubelet_plugin.device_kinds.partition_effects import partition_effects
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.effects import Effect
-from dracaena.kubelet_plugin.prepare.holders import overdrawn
-from dracaena.kubelet_plugin.prepare.partition_effects import partition_effects
 from dracaena.kubelet_plugin.prepare.prepared_claim import (
     NO_MINOR,
     ClaimReference,

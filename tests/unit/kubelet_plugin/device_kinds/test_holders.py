@@ -11,8 +11,7 @@ import pytest
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PoolName
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.vgpu import VGPU_PREFIX
-from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, TIME_SLICE, Effect
-from dracaena.kubelet_plugin.prepare.holders import (
+from dracaena.kubelet_plugin.device_kinds.holders import (
     ANYWHERE,
     held_at,
     holders,
@@ -20,7 +19,8 @@ from dracaena.kubelet_plugin.prepare.holders import (
     of_unknown_address,
     overdrawn,
 )
-from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
+from dracaena.kubelet_plugin.device_kinds.moved_devices import held_nodes
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, TIME_SLICE, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import (
     ClaimReference,
     PreparedClaim,

@@ -13,13 +13,8 @@ from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import IOMMU_NODE, VFIO_NODE, ClaimNodes, DeviceNode, DrmNode
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi.hooks import SymbolicLink, device_hooks
-from dracaena.kubelet_plugin.prepare.cdi.rules import VERSIONS, check_spec, least_version
+from dracaena.kubelet_plugin.prepare.cdi.rules import LEAST_VERSION, VERSIONS, check_spec, least_version
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
-
-LEAST_VERSION = "0.5.0"
-"""Our device names start with a claim UID, hence often with a digit, which CDI allows from 0.5.0 on. Claims whose UID
-starts with a letter get the same version: one form of file is easier to reason about than two."""
-
 
 BY_PATH = "/dev/dri/by-path"
 
