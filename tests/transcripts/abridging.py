@@ -3,6 +3,7 @@
 ====================================  ==========================================================================
 ``{as before: <uid-1>}``              an object exactly as the transcript showed it last
 ``{as before: <uid-1>, but: {…}}``    the same, except for the fields that stand there
+``{like: <uid-1>, but: {…}}``         an object that is shown for the first time, beside the last of its kind
 ``<gone>``                            a field that was there
 ``<same>``                            in a list: the element at the same place, as it was
 ``Status: Failure``                   of an answer of kind Status: kind, apiVersion, empty metadata and this status
@@ -47,6 +48,7 @@ class _Memory:
 
     def __init__(self) -> None:
         self._objects: dict[str, Any] = {}
+        self._last: dict[str, str] = {}  # kind -> uid of the last one that was new
 
     def reduced(self, value: Any) -> Any:
         """`value` with references in place of what was shown before."""
@@ -60,8 +62,14 @@ class _Memory:
         before = self._objects.get(uid)
         self._objects[uid] = value
         if before is None:
-            return value
+            return self._introduced(uid, value)
         return {"as before": uid} | ({"but": _changes(before, value)} if before != value else {})
+
+    def _introduced(self, uid: str, value: Any) -> Any:
+        model = self._last.get(value.get("kind", ""))
+        if "kind" in value:
+            self._last[value["kind"]] = uid
+        return value if model is None else {"like": model, "but": _changes(self._objects[model], value)}
 
 
 def _changes(before: Any, now: Any) -> Any:

@@ -124,6 +124,15 @@ def test_object_is_shown_by_what_changed_since_it_was_shown() -> None:
     assert steps[2]["answer"] == {"items": [{"as before": UID_A, "but": change}]}
 
 
+def test_a_new_object_is_shown_beside_the_last_of_its_kind() -> None:
+    one, other = _object("1", labels={"a": "1"}) | {"spec": {"x": 1}}, _object("2", UID_B) | {"spec": {"x": 1, "y": 2}}
+    stranger = _object("3", "11111111-2222-4333-8444-777777777777") | {"kind": "Node"}
+    steps = abridged([{"answer": one}, {"answer": other}, {"answer": stranger}])
+    metadata = {"uid": UID_B, "resourceVersion": "2", "labels": "<gone>"}
+    change = {"metadata": metadata, "spec": {"y": 2}}
+    assert [step["answer"] for step in steps] == [one, {"like": UID_A, "but": change}, stranger]
+
+
 def test_text_of_a_transcript_is_yaml_in_lines_that_can_be_read() -> None:
     text = transcript("a title", [{"step": "one", "answer": {"a": [1, {"b": "x" * 60}], "c": {"d": "y" * 60}}}])
     assert text.splitlines()[1:] == [
