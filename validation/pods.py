@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dracaena.api.extended_resources import advice, is_extended_gpu_resource, seen
-from dracaena.validation.field import Field, Fields, check_distinct, text_at
+from dracaena.validation.field import Field, Fields, text_at
+from dracaena.validation.findings import Breach
 from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN
 
 _MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -25,7 +26,15 @@ def check_pod(field: Field, driver: str) -> None:
     if claims.value and _is_mirror(pod["metadata"].value):
         claims.error("claims of a static pod", "no claims: kubelet cannot prepare them")
         return
-    names = _check_claims(claims)
+    check_pod_claims(pod["spec"])
+
+
+def check_pod_claims(field: Field) -> None:
+    """Check what the spec of a pod says about claims."""
+    spec = field.some_fields()
+    if spec is None:
+        return
+    names = _check_claims(spec["resourceClaims"])
     used: set[str] = set()
     for container in _containers(spec):
         used |= _check_uses(container, names)
@@ -55,8 +64,10 @@ def _check_claims(field: Field) -> dict[str, Field]:
         fields = claim.fields("name", "resourceClaimName", "resourceClaimTemplateName")
         if fields is None:
             continue
-        fields["name"].name(DNS_LABEL)
+        fields["name"].name(DNS_LABEL, missing=Breach.REQUIRED)
         if name := text_at(claim, "name"):
+            if name in names:
+                fields["name"].error("a second claim of this name", "a name for each claim", breach=Breach.DUPLICATE)
             names.setdefault(name, claim)
         by_name, by_template = fields["resourceClaimName"], fields["resourceClaimTemplateName"]
         by_name.name(DNS_SUBDOMAIN, optional=True)
@@ -64,7 +75,6 @@ def _check_claims(field: Field) -> dict[str, Field]:
         if by_name.absent == by_template.absent:
             seen = "neither {} nor {}" if by_name.absent else "both {} and {}"
             claim.error(seen.format("resourceClaimName", "resourceClaimTemplateName"), "exactly one of the two")
-    check_distinct(claims, "name", "a second claim of this name", "a name for each claim")
     return names
 
 
@@ -97,10 +107,13 @@ def _check_uses(container: Field, names: dict[str, Field]) -> set[str]:
             continue
         if request and not DNS_LABEL.holds(request):
             entry["request"].error(f"not {DNS_LABEL.what}", DNS_LABEL.expected)
-        if name not in names:
-            entry["name"].error("no such claim in spec.resourceClaims", _one_of(names))
-        elif _overlaps(name, request, met):
-            use.error("named twice in one container", "each claim once, or each of its requests once")
+        if not name:
+            use.error("no name", _one_of(names), breach=Breach.REQUIRED)
+        elif name not in names:
+            use.error(f"no claim {name} in spec.resourceClaims", _one_of(names), breach=Breach.NOT_FOUND)
+        if _overlaps(name, request, met):
+            expected = "each claim once, or each of its requests once"
+            use.error("named twice in one container", expected, breach=Breach.DUPLICATE)
         met.add((name, request))
     return {name for name, _ in met}
 

@@ -68,11 +68,6 @@ def forbidden(path: str, detail: str) -> FieldError:
     return FieldError(Breach.FORBIDDEN, path, detail)
 
 
-def not_found(path: str, value: Any, detail: str) -> FieldError:
-    """The value names something that is not there."""
-    return FieldError(Breach.NOT_FOUND, path, f"{show(value)}: {detail}")
-
-
 def not_supported(path: str, value: Any, supported: Sequence[str]) -> FieldError:
     """The value is none of the known ones."""
     return FieldError(Breach.NOT_SUPPORTED, path, f"{show(value)}: supported values: {listed(map(show, supported))}")

@@ -14,7 +14,6 @@ from dracaena.demo.apiserver.fields import (
     duplicate,
     forbidden,
     invalid,
-    not_found,
     not_supported,
     required,
 )
@@ -23,6 +22,7 @@ from dracaena.demo.apiserver.validation.metadata import check_metadata, check_me
 from dracaena.demo.apiserver.validation.selectors import check_label_selector, check_tolerations
 from dracaena.demo.apiserver.validation.text import Errors, check, check_labels
 from dracaena.validation.nodes import check_node_selector, check_node_selector_term
+from dracaena.validation.pods import check_pod_claims
 from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, LABEL_KEY
 
 Document = dict[str, Any]
@@ -56,10 +56,8 @@ def _check_pod(pod: Document) -> Errors:
 
 def check_pod_spec(spec: Document) -> Errors:
     """``spec`` of a pod, or of a template of pods."""
-    errors: Errors = []
-    claims = {claim["name"] for claim in spec.get("resourceClaims") or ()}
-    errors += _check_claims(spec.get("resourceClaims") or [], "spec.resourceClaims")
-    errors += _check_containers(spec, claims)
+    errors = causes(check_pod_claims, spec, "spec")
+    errors += _check_containers(spec)
     errors += _check_policies(spec)
     errors += check_labels("spec.nodeSelector", spec.get("nodeSelector"))
     if spec.get("nodeName"):
@@ -71,38 +69,18 @@ def check_pod_spec(spec: Document) -> Errors:
     return errors + _check_gates(spec.get("schedulingGates") or [], "spec.schedulingGates")
 
 
-def _check_claims(claims: list[Document], path: str) -> Errors:
-    errors: Errors = []
-    seen = set()
-    for i, claim in enumerate(claims):
-        here, name = f"{path}[{i}]", claim["name"]
-        if not name:
-            errors.append(required(f"{here}.name"))
-        elif name in seen:
-            errors.append(duplicate(f"{here}.name", name))
-        else:
-            errors += check(f"{here}.name", name, DNS_LABEL)
-            seen.add(name)
-        sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if key in claim]
-        if len(sources) != 1:
-            errors.append(invalid(here, claim, "expected one of resourceClaimName and resourceClaimTemplateName"))
-        for key in sources:
-            errors += check(f"{here}.{key}", claim[key], DNS_SUBDOMAIN)
-    return errors
-
-
-def _check_containers(spec: Document, claims: set[str]) -> Errors:
+def _check_containers(spec: Document) -> Errors:
     containers = spec["containers"] or []
     errors: Errors = [] if containers else [required("spec.containers")]
     seen: set[str] = set()
     for i, container in enumerate(containers):
-        errors += _check_container(container, f"spec.containers[{i}]", claims, seen)
+        errors += _check_container(container, f"spec.containers[{i}]", seen)
     for i, container in enumerate(spec.get("initContainers") or ()):
-        errors += _check_container(container, f"spec.initContainers[{i}]", claims, seen)
+        errors += _check_container(container, f"spec.initContainers[{i}]", seen)
     return errors
 
 
-def _check_container(container: Document, path: str, claims: set[str], seen: set[str]) -> Errors:
+def _check_container(container: Document, path: str, seen: set[str]) -> Errors:
     name = container["name"]
     errors = check(f"{path}.name", name, DNS_LABEL) if name else [required(f"{path}.name")]
     if not container.get("image"):
@@ -112,7 +90,7 @@ def _check_container(container: Document, path: str, claims: set[str], seen: set
         errors += _check_port(port, f"{path}.ports[{i}]")
     errors += [required(f"{path}.env[{i}].name") for i, one in enumerate(container.get("env") or ()) if not one["name"]]
     errors += _one_of(container, "imagePullPolicy", ("Always", "IfNotPresent", "Never"), path)
-    errors += _check_resources(container["resources"], f"{path}.resources", claims)
+    errors += _check_resources(container["resources"], f"{path}.resources")
     if name and name in seen:
         errors.append(duplicate(f"{path}.name", name))
     seen.add(name)
@@ -137,7 +115,7 @@ def _check_port(port: Document, path: str) -> Errors:
     return errors + _one_of(port, "protocol", ("SCTP", "TCP", "UDP"), path)
 
 
-def _check_resources(resources: Document, path: str, claims: set[str]) -> Errors:
+def _check_resources(resources: Document, path: str) -> Errors:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     errors: Errors = []
     for name, text in limits.items():
@@ -145,7 +123,7 @@ def _check_resources(resources: Document, path: str, claims: set[str]) -> Errors
     for name, text in requests.items():
         errors += _check_amount(name, text, f"{path}.requests[{name}]")
         errors += _check_against_limit(name, text, limits.get(name), path)
-    return errors + _check_container_claims(resources.get("claims") or [], f"{path}.claims", claims)
+    return errors
 
 
 def _check_amount(name: str, text: str, path: str) -> Errors:
@@ -190,27 +168,6 @@ def _check_resource_name(name: str, path: str) -> Errors:
     ):
         return [invalid(path, name, "doesn't follow extended resource name standard")]
     return []
-
-
-def _check_container_claims(claims: list[Document], path: str, known: set[str]) -> Errors:
-    errors: Errors = []
-    seen: set[str] = set()
-    for i, claim in enumerate(claims):
-        here, name, request = f"{path}[{i}]", claim["name"], claim.get("request", "")
-        if not name:
-            errors.append(required(here))
-            continue
-        if request and name not in seen:
-            errors += check(f"{here}.request", request, DNS_LABEL)
-        identity = f"{name}/{request}" if request else name
-        whole = any(other.startswith(f"{name}/") for other in seen) and not request
-        if name in seen or identity in seen or whole:
-            errors.append(duplicate(here, name if name in seen or whole else identity))
-        seen.add(identity)
-        if name not in known:
-            which = f": {', '.join(sorted(known))}" if known else " which is empty"
-            errors.append(not_found(here, name, f"must be one of the names in pod.spec.resourceClaims{which}"))
-    return errors
 
 
 def _check_policies(spec: Document) -> Errors:

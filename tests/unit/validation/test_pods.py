@@ -67,7 +67,7 @@ def test_none_of_an_extended_resource_is_no_mistake(amount: Any) -> None:
 BAD = [
     (f"{CLAIM}.name", ABSENT, f"{CLAIM}.name: missing"),
     (f"{CLAIM}.name", "GPUs", f"{CLAIM}.name: not a DNS label"),
-    (f"{CLAIM}.name", "nic", "spec.resourceClaims[1]: a second claim of this name"),
+    (f"{CLAIM}.name", "nic", "spec.resourceClaims[1].name: a second claim of this name"),
     (
         f"{CLAIM}.resourceClaimName",
         ABSENT,
@@ -77,8 +77,8 @@ BAD = [
     (f"{CLAIM}.resourceClaimName", "", f"{CLAIM}.resourceClaimName: missing"),
     (f"{CLAIM}.resourceClaimName", "a_b", f"{CLAIM}.resourceClaimName: not a DNS name"),
     (f"{CLAIM}.source", {}, f"{CLAIM}.source: unknown field"),
-    (f"{USE}[0].name", "gpu", f'{USE}[0].name: no such claim in spec.resourceClaims: "gpu", expected one of gpus, nic'),
-    (f"{USE}[0].name", ABSENT, f"{USE}[0].name: no such claim"),
+    (f"{USE}[0].name", "gpu", f"{USE}[0]: no claim gpu in spec.resourceClaims: an object, expected one of gpus, nic"),
+    (f"{USE}[0].name", ABSENT, f"{USE}[0]: no name"),
     (f"{USE}[0].request", "A", f"{USE}[0].request: not a DNS label"),
     (f"{USE}[0].requests", [], f"{USE}[0].requests: unknown field"),
     (f"{USE}[2]", {"name": "nic"}, f"{USE}[2]: named twice in one container"),
@@ -89,7 +89,7 @@ BAD = [
     (
         "spec.initContainers[0].resources.claims[0].name",
         "x",
-        "spec.initContainers[0].resources.claims[0].name: no such claim",
+        "spec.initContainers[0].resources.claims[0]: no claim x in spec.resourceClaims",
     ),
     ("metadata.annotations", {"kubernetes.io/config.mirror": "x"}, "spec.resourceClaims: claims of a static pod"),
 ]

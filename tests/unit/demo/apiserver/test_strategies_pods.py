@@ -163,13 +163,10 @@ def test_resource_claims_of_a_pod_are_checked(api, pod):
 def test_a_container_can_only_use_claims_of_its_pod(api, pod):
     containers = [{"name": "c", "image": "x", "resources": {"claims": [{"name": "a"}, {"name": "a"}, {"name": "b"}]}}]
     reply = api.create(PODS, pod("p", resourceClaims=[{"name": "a", "resourceClaimName": "x"}], containers=containers))
-    assert reply.causes == [
-        ("spec.containers[0].resources.claims[1]", 'Duplicate value: "a"'),
-        (
-            "spec.containers[0].resources.claims[2]",
-            'Not found: "b": must be one of the names in pod.spec.resourceClaims: a',
-        ),
-    ]
+    assert reply.mistakes == {
+        ("spec.containers[0].resources.claims[1]", "FieldValueDuplicate"),
+        ("spec.containers[0].resources.claims[2]", "FieldValueNotFound"),
+    }
 
 
 def test_claim_statuses_must_name_claims_of_the_pod(api, pod):
