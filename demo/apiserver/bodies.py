@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import yaml
 
-from dracaena.demo.apiserver import defaults
 from dracaena.demo.apiserver.decode import AS_SENT, UnreadableError, decode
 from dracaena.demo.apiserver.deep import OPAQUE_FIELDS, hold_texts
 from dracaena.demo.apiserver.errors import Qualified, bad_request, invalid, not_implemented, unsupported_media_type
@@ -131,7 +130,7 @@ class DecodedBody:
 def _canonical(kind: Kind, raw: Any, now: datetime, opaque: str, version: str) -> tuple[Document, list[str], list[str]]:
     """The document, what strict validation finds in it, and what clients are always warned about."""
     read = decode(kind.struct, raw, api_version=kind.api_version, kind=kind.kind, opaque=opaque, version=version)
-    defaults.fill(kind.kind, read.document, now, version)
+    kind.fill(read.document, now, version)
     return read.document, read.strict_errors, _drop_repeated_owners(read.document["metadata"])
 
 

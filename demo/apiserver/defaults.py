@@ -1,11 +1,10 @@
 """The values that decoding fills in where a client gave none, as the API's own defaulting does.
 
-Each function gets a fresh canonical document and may change it in place.
+Each function gets a fresh canonical document, which it may change in place, the time, and a version of Kubernetes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
@@ -30,7 +29,8 @@ _JOB_SPEC: Final[Document] = {
 }
 
 
-def _pod(pod: Document, _: datetime) -> None:
+def pod_defaults(pod: Document, *_: object) -> None:
+    """Fill in a new pod."""
     spec = pod["spec"]
     _pod_spec(spec)
     spec.setdefault("enableServiceLinks", True)
@@ -78,7 +78,8 @@ def _pod_status(status: Document) -> None:
         status["podIPs"] = [{"ip": status["podIP"]}]
 
 
-def _node(node: Document, _: datetime) -> None:
+def node_defaults(node: Document, *_: object) -> None:
+    """Fill in a new node."""
     status = node["status"]
     if "capacity" in status:
         allocatable = status.setdefault("allocatable", {})
@@ -86,7 +87,8 @@ def _node(node: Document, _: datetime) -> None:
             allocatable.setdefault(name, amount)
 
 
-def _namespace(namespace: Document, _: datetime) -> None:
+def namespace_defaults(namespace: Document, *_: object) -> None:
+    """Fill in a new namespace."""
     name = namespace["metadata"].get("name")
     if name:
         labels = namespace["metadata"].setdefault("labels", {})
@@ -94,7 +96,8 @@ def _namespace(namespace: Document, _: datetime) -> None:
     namespace["status"].setdefault("phase", "Active")
 
 
-def _deployment(deployment: Document, _: datetime) -> None:
+def deployment_defaults(deployment: Document, *_: object) -> None:
+    """Fill in a new deployment."""
     spec = deployment["spec"]
     spec.setdefault("replicas", 1)
     strategy = spec["strategy"]
@@ -108,19 +111,24 @@ def _deployment(deployment: Document, _: datetime) -> None:
     _pod_spec(spec["template"]["spec"])
 
 
-def _replica_set(replica_set: Document, _: datetime) -> None:
+def replica_set_defaults(replica_set: Document, *_: object) -> None:
+    """Fill in a new replica set."""
     spec = replica_set["spec"]
     spec.setdefault("replicas", 1)
     _pod_spec(spec["template"]["spec"])
 
 
-def _stateful_set(stateful_set: Document, _: datetime) -> None:
+def stateful_set_defaults(stateful_set: Document, _: datetime, version: str) -> None:
+    """Fill in a new stateful set."""
     spec = stateful_set["spec"]
     spec.setdefault("podManagementPolicy", "OrderedReady")
     strategy = spec["updateStrategy"]
     strategy.setdefault("type", "RollingUpdate")
     if strategy["type"] == "RollingUpdate":
-        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+        steps = strategy.setdefault("rollingUpdate", {})
+        steps.setdefault("partition", 0)
+        if version == NEWEST:
+            steps.setdefault("maxUnavailable", 1)
     retained = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
     for name in ("whenDeleted", "whenScaled"):
         retained.setdefault(name, "Retain")
@@ -129,7 +137,8 @@ def _stateful_set(stateful_set: Document, _: datetime) -> None:
     _pod_spec(spec["template"]["spec"])
 
 
-def _job(job: Document, _: datetime) -> None:
+def job_defaults(job: Document, *_: object) -> None:
+    """Fill in a new job."""
     spec = job["spec"]
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = 1
@@ -141,11 +150,13 @@ def _job(job: Document, _: datetime) -> None:
     _pod_spec(spec["template"]["spec"])
 
 
-def _claim(claim: Document, _: datetime) -> None:
+def claim_defaults(claim: Document, *_: object) -> None:
+    """Fill in a new claim."""
     _claim_spec(claim["spec"])
 
 
-def _template(template: Document, _: datetime) -> None:
+def template_defaults(template: Document, *_: object) -> None:
+    """Fill in a new template."""
     _claim_spec(template["spec"]["spec"])
 
 
@@ -159,30 +170,8 @@ def _claim_spec(spec: Document) -> None:
                 exact.setdefault("count", 1)
 
 
-def _slice(resource_slice: Document, now: datetime) -> None:
+def slice_defaults(resource_slice: Document, now: datetime, _: str) -> None:
+    """Fill in a new slice."""
     for device in resource_slice["spec"].get("devices") or ():
         for taint in device.get("taints") or ():
             taint.setdefault("timeAdded", write_time(now))
-
-
-_BY_KIND: Final[dict[str, Callable[[Document, datetime], None]]] = {
-    "Pod": _pod,
-    "Node": _node,
-    "Namespace": _namespace,
-    "Deployment": _deployment,
-    "ReplicaSet": _replica_set,
-    "StatefulSet": _stateful_set,
-    "Job": _job,
-    "ResourceClaim": _claim,
-    "ResourceClaimTemplate": _template,
-    "ResourceSlice": _slice,
-}
-
-
-def fill(kind: str, document: Document, now: datetime, version: str) -> None:
-    """Fill in the defaults of `kind` in a version of Kubernetes."""
-    fill_one = _BY_KIND.get(kind)
-    if fill_one:
-        fill_one(document, now)
-    if kind == "StatefulSet" and version == NEWEST:
-        document["spec"]["updateStrategy"].get("rollingUpdate", {}).setdefault("maxUnavailable", 1)

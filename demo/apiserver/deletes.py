@@ -12,7 +12,6 @@ from dracaena.demo.apiserver.fields import aggregate
 from dracaena.demo.apiserver.resources import NAMESPACE, NODE, POD, Kind
 from dracaena.demo.apiserver.selectors import Selection
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored, key_of
-from dracaena.demo.apiserver.strategies import BY_KIND
 from dracaena.demo.apiserver.times import write_time
 from dracaena.demo.apiserver.validation.pods import check_binding
 from dracaena.demo.apiserver.writes import Target
@@ -43,7 +42,7 @@ class Deletes:
             dry_run = bool(options.get("dryRun"))
             if kind is NAMESPACE:
                 return self._delete_namespace(target, stored, dry_run=dry_run)
-            if BY_KIND[kind.kind].grace_s:
+            if kind.rules.grace_s:
                 return self._delete_gracefully(target, stored, options, dry_run=dry_run)
             return self._delete_plainly(target, stored, options, dry_run=dry_run)
 
@@ -68,7 +67,7 @@ class Deletes:
     def _delete_gracefully(
         self, target: Target, stored: Stored, options: Document, *, dry_run: bool
     ) -> tuple[Stored, bool]:
-        grace_s = BY_KIND[target.kind.kind].grace_s
+        grace_s = target.kind.rules.grace_s
         assert grace_s is not None
         outcome = meta.graceful_mark(stored.document, options, self._clock(), grace_s)
         if outcome is None:

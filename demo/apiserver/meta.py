@@ -6,14 +6,16 @@ import random
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api import limits
 from dracaena.demo.apiserver.errors import Qualified, bad_request, conflict, invalid
 from dracaena.demo.apiserver.fields import invalid as invalid_field
 from dracaena.demo.apiserver.fields import not_supported
-from dracaena.demo.apiserver.resources import Kind
 from dracaena.demo.apiserver.times import read_time, write_time
+
+if TYPE_CHECKING:
+    from dracaena.demo.apiserver.resources import Kind
 
 Document = dict[str, Any]
 

@@ -1,28 +1,45 @@
-"""The one table of the kinds that this server serves. Discovery, routing, storage and selectors all read it."""
+"""The one table of the kinds that this server serves, with all that is specific to each.
+
+Discovery, routing, storage, selectors, defaults, checks and the columns that kubectl prints are read from here; the
+fields of each kind are in ``shapes``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
+from dracaena.demo.apiserver import defaults, strategies
 from dracaena.demo.apiserver.errors import Qualified
 from dracaena.demo.apiserver.schema import Struct, structs
+from dracaena.demo.apiserver.strategies import Strategy
+from dracaena.demo.apiserver.tables import kinds as tables
+from dracaena.demo.apiserver.tables.kinds import TableKind
 
 ALL_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 STATUS_VERBS: Final = ("get", "patch", "update")
+
+
+def _no_defaults(_document: dict[str, Any], _now: datetime, _version: str) -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class Kind:
     """One served resource. `subresources` maps a name to its verbs; `refused` names those that answer 501."""
 
-    group: str
-    version: str
-    plural: str
-    singular: str
+    api_version: str
+    """``v1`` or ``group/version``."""
     kind: str
-    namespaced: bool
+    plural: str
+    rules: Strategy
+    table: TableKind
+    fill: Callable[[dict[str, Any], datetime, str], None] = _no_defaults
+    """Fills in the defaults: of a document, at a time, in a version of Kubernetes."""
+    namespaced: bool = True
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
@@ -38,9 +55,19 @@ class Kind:
     selectable_only: dict[str, str] = field(default_factory=dict)
 
     @property
-    def api_version(self) -> str:
-        """``v1`` or ``group/version``."""
-        return f"{self.group}/{self.version}" if self.group else self.version
+    def group(self) -> str:
+        """The API group; empty for the core."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        """The version in its group."""
+        return self.api_version.rpartition("/")[2]
+
+    @property
+    def singular(self) -> str:
+        """What kubectl calls one."""
+        return self.kind.lower()
 
     @property
     def qualified_resource(self) -> Qualified:
@@ -58,7 +85,7 @@ class Kind:
         return structs()[self.kind]
 
     def __hash__(self) -> int:
-        return hash((self.group, self.plural))
+        return hash((self.api_version, self.plural))
 
 
 def _same(*paths: str) -> dict[str, tuple[str, ...]]:
@@ -66,12 +93,12 @@ def _same(*paths: str) -> dict[str, tuple[str, ...]]:
 
 
 POD: Final = Kind(
-    "",
     "v1",
-    "pods",
-    "pod",
     "Pod",
-    namespaced=True,
+    "pods",
+    strategies.POD,
+    tables.POD,
+    defaults.pod_defaults,
     short_names=("po",),
     categories=("all",),
     subresources={"status": STATUS_VERBS, "binding": ("create",)},
@@ -89,11 +116,12 @@ POD: Final = Kind(
     ),
 )
 NODE: Final = Kind(
-    "",
     "v1",
-    "nodes",
-    "node",
     "Node",
+    "nodes",
+    strategies.NODE,
+    tables.NODE,
+    defaults.node_defaults,
     namespaced=False,
     short_names=("no",),
     subresources={"status": STATUS_VERBS},
@@ -102,11 +130,12 @@ NODE: Final = Kind(
     selectable=_same("spec.unschedulable"),
 )
 NAMESPACE: Final = Kind(
-    "",
     "v1",
-    "namespaces",
-    "namespace",
     "Namespace",
+    "namespaces",
+    strategies.NAMESPACE,
+    tables.NAMESPACE,
+    defaults.namespace_defaults,
     namespaced=False,
     short_names=("ns",),
     verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),
@@ -114,12 +143,11 @@ NAMESPACE: Final = Kind(
     selectable={"status.phase": ("status", "phase")},
 )
 EVENT: Final = Kind(
-    "",
     "v1",
-    "events",
-    "event",
     "Event",
-    namespaced=True,
+    "events",
+    strategies.EVENT,
+    tables.EVENT,
     short_names=("ev",),
     returns_deleted=False,
     selectable=_same(
@@ -136,87 +164,82 @@ EVENT: Final = Kind(
     )
     | {"source": ("source", "component")},
 )
-LEASE: Final = Kind(
-    "coordination.k8s.io",
-    "v1",
-    "leases",
-    "lease",
-    "Lease",
-    namespaced=True,
-    returns_deleted=False,
-)
+LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases", strategies.LEASE, tables.LEASE, returns_deleted=False)
 DEPLOYMENT: Final = Kind(
-    "apps",
-    "v1",
-    "deployments",
-    "deployment",
+    "apps/v1",
     "Deployment",
-    namespaced=True,
+    "deployments",
+    strategies.DEPLOYMENT,
+    tables.DEPLOYMENT,
+    defaults.deployment_defaults,
     short_names=("deploy",),
     categories=("all",),
     subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
     returns_deleted=False,
 )
 REPLICA_SET: Final = Kind(
-    "apps",
-    "v1",
-    "replicasets",
-    "replicaset",
+    "apps/v1",
     "ReplicaSet",
-    namespaced=True,
+    "replicasets",
+    strategies.REPLICA_SET,
+    tables.REPLICA_SET,
+    defaults.replica_set_defaults,
     short_names=("rs",),
     categories=("all",),
     subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
     returns_deleted=False,
 )
 STATEFUL_SET: Final = Kind(
-    "apps",
-    "v1",
-    "statefulsets",
-    "statefulset",
+    "apps/v1",
     "StatefulSet",
-    namespaced=True,
+    "statefulsets",
+    strategies.STATEFUL_SET,
+    tables.STATEFUL_SET,
+    defaults.stateful_set_defaults,
     short_names=("sts",),
     categories=("all",),
     subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
     returns_deleted=False,
 )
 JOB: Final = Kind(
-    "batch",
-    "v1",
-    "jobs",
-    "job",
+    "batch/v1",
     "Job",
-    namespaced=True,
+    "jobs",
+    strategies.JOB,
+    tables.JOB,
+    defaults.job_defaults,
     categories=("all",),
     subresources={"status": STATUS_VERBS},
     returns_deleted=False,
     deletion_orphans=True,
 )
-DEVICE_CLASS: Final = Kind("resource.k8s.io", "v1", "deviceclasses", "deviceclass", "DeviceClass", namespaced=False)
+DEVICE_CLASS: Final = Kind(
+    "resource.k8s.io/v1", "DeviceClass", "deviceclasses", strategies.DEVICE_CLASS, tables.PLAIN, namespaced=False
+)
 RESOURCE_CLAIM: Final = Kind(
-    "resource.k8s.io",
-    "v1",
-    "resourceclaims",
-    "resourceclaim",
+    "resource.k8s.io/v1",
     "ResourceClaim",
-    namespaced=True,
+    "resourceclaims",
+    strategies.RESOURCE_CLAIM,
+    tables.RESOURCE_CLAIM,
+    defaults.claim_defaults,
     subresources={"status": STATUS_VERBS},
 )
 RESOURCE_CLAIM_TEMPLATE: Final = Kind(
-    "resource.k8s.io",
-    "v1",
-    "resourceclaimtemplates",
-    "resourceclaimtemplate",
+    "resource.k8s.io/v1",
     "ResourceClaimTemplate",
-    namespaced=True,
+    "resourceclaimtemplates",
+    strategies.RESOURCE_CLAIM_TEMPLATE,
+    tables.PLAIN,
+    defaults.template_defaults,
 )
 RESOURCE_SLICE: Final = Kind(
-    "resource.k8s.io",
-    "v1",
-    "resourceslices",
-    "resourceslice",
+    "resource.k8s.io/v1",
     "ResourceSlice",
+    "resourceslices",
+    strategies.RESOURCE_SLICE,
+    tables.RESOURCE_SLICE,
+    defaults.slice_defaults,
     namespaced=False,
     selectable=_same("spec.nodeName", "spec.driver", "spec.pool.name"),
     selectable_only={"spec.pool.name": "1.37"},

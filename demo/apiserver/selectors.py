@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.demo.apiserver.errors import bad_request
-from dracaena.demo.apiserver.resources import Kind
 from dracaena.validation.pod_templates import value_at
 from dracaena.validation.syntax import LABEL_KEY, LABEL_VALUE, Syntax
+
+if TYPE_CHECKING:
+    from dracaena.demo.apiserver.resources import Kind
 
 Document = dict[str, Any]
 Labels = dict[str, str]

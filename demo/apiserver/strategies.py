@@ -394,19 +394,3 @@ RESOURCE_SLICE: Final = Strategy(
     warn=_slice_warnings,
     main=Door(prepare=_bump_on_spec, check=slices.check_slice_update),
 )
-
-BY_KIND: Final[dict[str, Strategy]] = {
-    "Pod": POD,
-    "Node": NODE,
-    "Namespace": NAMESPACE,
-    "Event": EVENT,
-    "Lease": LEASE,
-    "Deployment": DEPLOYMENT,
-    "ReplicaSet": REPLICA_SET,
-    "StatefulSet": STATEFUL_SET,
-    "Job": JOB,
-    "DeviceClass": DEVICE_CLASS,
-    "ResourceClaim": RESOURCE_CLAIM,
-    "ResourceClaimTemplate": RESOURCE_CLAIM_TEMPLATE,
-    "ResourceSlice": RESOURCE_SLICE,
-}

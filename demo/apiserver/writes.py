@@ -28,7 +28,7 @@ from dracaena.demo.apiserver.fields import invalid as invalid_field
 from dracaena.demo.apiserver.resources import NAMESPACE, NODE, Kind
 from dracaena.demo.apiserver.schema import without_gated
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored, key_of, stored_as
-from dracaena.demo.apiserver.strategies import BY_KIND, Door, Strategy
+from dracaena.demo.apiserver.strategies import Door, Strategy
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
 from dracaena.validation.syntax import Syntax
 
@@ -100,7 +100,7 @@ class Writes:
 
     def _create(self, target: Target, read: DecodedBody, options: Options) -> WriteOutcome:
         kind, now = target.kind, self._clock()
-        strategy = BY_KIND[kind.kind]
+        strategy = kind.rules
         meta.require_namespace(read.document, kind, target.namespace)
         stated = read.document["metadata"].get("resourceVersion")
         document = meta.begin(read.document, kind, target.namespace, now, self._names)
@@ -164,7 +164,7 @@ class Writes:
             meta.require_name_match(read.document, target.name)
             meta.require_namespace(read.document, kind, target.namespace)
             old = self._storage.get(kind, target.key)
-            strategy = BY_KIND[kind.kind]
+            strategy = kind.rules
             if old is None and strategy.creates_on_put and not target.subresource:
                 return self._create(target, read, options)
             uid = read.document["metadata"].get("uid")
@@ -196,7 +196,7 @@ class Writes:
         if old is None:
             raise not_found(kind.qualified_resource, target.name)
         live = old.document
-        door = BY_KIND[kind.kind].door(target.subresource)
+        door = kind.rules.door(target.subresource)
         read = transform(live)
         document = read.document
         if not target.subresource:
@@ -246,7 +246,7 @@ def _with_version(document: Document, target: Target, live: Document, *, uncondi
 
 
 def _update_warnings(kind: Kind, document: Document) -> list[str]:
-    return BY_KIND[kind.kind].warn(document) if kind.kind == "ResourceSlice" else []
+    return kind.rules.warn(document) if kind.kind == "ResourceSlice" else []
 
 
 def _patched(kind: Kind, media_type: str, live: Document, patch: Any) -> Any:

@@ -15,7 +15,6 @@ from dracaena.demo.apiserver.negotiation import accepted
 from dracaena.demo.apiserver.queries import Query
 from dracaena.demo.apiserver.resources import Kind
 from dracaena.demo.apiserver.storage import Stored
-from dracaena.demo.apiserver.tables.kinds import TABLES
 
 Document = dict[str, Any]
 
@@ -31,7 +30,7 @@ class TableForm:
 
     def encode(self, kind: Kind, objects: Sequence[Stored], metadata: Document, now: datetime) -> bytes:
         """A table of objects of one kind as of `now`, with its columns."""
-        columns = [asdict(column) for column in TABLES[kind.kind].columns]
+        columns = [asdict(column) for column in kind.table.columns]
         return self._table(kind, objects, metadata, columns, now)
 
     def encode_one(self, kind: Kind, stored: Stored, now: datetime, *, has_columns: bool = True) -> bytes:
@@ -56,7 +55,7 @@ class TableForm:
         return _json(head)[:-1] + b',"rows":[' + rows + b"]}"
 
     def _row(self, kind: Kind, stored: Stored, now: datetime) -> bytes:
-        table = TABLES[kind.kind]
+        table = kind.table
         conditions = table.conditions(stored.document)
         row = {"cells": table.cells(stored.document, now)} | ({"conditions": conditions} if conditions else {})
         return _json(row)[:-1] + b',"object":' + self._object(stored) + b"}"

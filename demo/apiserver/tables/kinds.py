@@ -237,55 +237,53 @@ def selector_text(selector: Document | None) -> str:
     return ",".join(parts[key] for key in sorted(parts))
 
 
-TABLES: Final = {
-    "Pod": TableKind(
-        (
-            *_plain("Ready", "Status", "Restarts"),
-            _AGE,
-            *_wide("IP", "Node", "Nominated Node", "Readiness Gates"),
-        ),
-        _pod,
-        _pod_conditions,
+POD: Final = TableKind(
+    (
+        *_plain("Ready", "Status", "Restarts"),
+        _AGE,
+        *_wide("IP", "Node", "Nominated Node", "Readiness Gates"),
     ),
-    "Node": TableKind(
-        (
-            *_plain("Status", "Roles"),
-            _AGE,
-            Column("Version"),
-            *_wide("Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"),
-        ),
-        _node,
+    _pod,
+    _pod_conditions,
+)
+NODE: Final = TableKind(
+    (
+        *_plain("Status", "Roles"),
+        _AGE,
+        Column("Version"),
+        *_wide("Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"),
     ),
-    "Namespace": TableKind((*_plain("Status"), _AGE), _namespace),
-    "Event": TableKind(
-        (
-            *(Column(name) for name in ("Last Seen", "Type", "Reason", "Object")),
-            *_wide("Subobject", "Source"),
-            Column("Message"),
-            *_wide("First Seen", "Count"),
-            Column("Name", format="name", priority=1),
-        ),
-        _event,
+    _node,
+)
+NAMESPACE: Final = TableKind((*_plain("Status"), _AGE), _namespace)
+EVENT: Final = TableKind(
+    (
+        *(Column(name) for name in ("Last Seen", "Type", "Reason", "Object")),
+        *_wide("Subobject", "Source"),
+        Column("Message"),
+        *_wide("First Seen", "Count"),
+        Column("Name", format="name", priority=1),
     ),
-    "Lease": TableKind((*_plain("Holder"), _AGE), _lease),
-    "Deployment": TableKind(
-        (*_plain("Ready", "Up-to-date", "Available"), _AGE, *_wide("Containers", "Images", "Selector")), _deployment
+    _event,
+)
+LEASE: Final = TableKind((*_plain("Holder"), _AGE), _lease)
+DEPLOYMENT: Final = TableKind(
+    (*_plain("Ready", "Up-to-date", "Available"), _AGE, *_wide("Containers", "Images", "Selector")), _deployment
+)
+REPLICA_SET: Final = TableKind(
+    (
+        _NAME,
+        *(Column(name, "integer") for name in ("Desired", "Current", "Ready")),
+        _AGE,
+        *_wide("Containers", "Images", "Selector"),
     ),
-    "ReplicaSet": TableKind(
-        (
-            _NAME,
-            *(Column(name, "integer") for name in ("Desired", "Current", "Ready")),
-            _AGE,
-            *_wide("Containers", "Images", "Selector"),
-        ),
-        _replica_set,
-    ),
-    "StatefulSet": TableKind((*_plain("Ready"), _AGE, *_wide("Containers", "Images")), _stateful_set),
-    "Job": TableKind(
-        (*_plain("Status", "Completions", "Duration"), _AGE, *_wide("Containers", "Images", "Selector")), _job
-    ),
-    "DeviceClass": TableKind((_NAME, _AGE), _name_and_age),
-    "ResourceClaim": TableKind((*_plain("State"), _AGE), _claim),
-    "ResourceClaimTemplate": TableKind((_NAME, _AGE), _name_and_age),
-    "ResourceSlice": TableKind((*_plain("Node", "Driver", "Pool"), _AGE), _slice),
-}
+    _replica_set,
+)
+STATEFUL_SET: Final = TableKind((*_plain("Ready"), _AGE, *_wide("Containers", "Images")), _stateful_set)
+JOB: Final = TableKind(
+    (*_plain("Status", "Completions", "Duration"), _AGE, *_wide("Containers", "Images", "Selector")), _job
+)
+RESOURCE_CLAIM: Final = TableKind((*_plain("State"), _AGE), _claim)
+RESOURCE_SLICE: Final = TableKind((*_plain("Node", "Driver", "Pool"), _AGE), _slice)
+PLAIN: Final = TableKind((_NAME, _AGE), _name_and_age)
+"""Of kinds without columns of their own."""
