@@ -289,7 +289,7 @@ def test_a_misspelt_field_is_refused(kubectl: Run) -> None:
 
 def test_what_is_not_served_is_refused_by_name(applied: Run) -> None:
     assert "does not implement the sub-resource pods/log" in applied("logs", "web", code=1).stderr
-    assert "doesn't have a resource type" in applied("get", "statefulsets", code=1).stderr
+    assert "doesn't have a resource type" in applied("get", "daemonsets", code=1).stderr
     assert (
         "spec.volumes"
         in applied("patch", "pod", "web", "-p", '{"spec":{"volumes":[{"name":"v","emptyDir":{}}]}}', code=1).stderr
