@@ -86,12 +86,12 @@ class ChangeEngine:
 
     def noted(self, owner: str) -> tuple[Thing, ...]:
         """Return the things that were changed for an owner, by the ledger alone. Reads all notes."""
-        return tuple(
-            thing
-            for name, kind in self.kinds.items()
-            for thing in self._ledger.things(name)
-            if owner in _owners(self._ledger.read(thing, kind.noted))
-        )
+        things = (thing for kind in self.kinds for thing in self._ledger.things(kind))
+        return tuple(thing for thing in things if self.is_owner(thing, owner))
+
+    def is_owner(self, thing: Thing, owner: str) -> bool:
+        """Whether a thing was changed for an owner, by the ledger alone."""
+        return owner in _owners(self._ledger.read(thing, self.kinds[thing.kind].noted))
 
     def settle(self, things: Iterable[Thing], call: ForClaim, left_s: Callable[[], float]) -> SettledThings:
         """Bring things to what is wanted of them now. `left_s` returns how long the call may go on: nothing is begun

@@ -23,6 +23,7 @@ import structlog
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
+from dracaena.api.passthrough import passthrough_device_name
 from dracaena.kubelet_plugin.changes.change import ForClaim, Thing, thing_of
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.ports import (
@@ -91,11 +92,16 @@ class ClaimEffects:
 
     def are_recorded(self, claim: PreparedClaim) -> bool:
         """Whether any effect of a claim was made for it in this boot, by records other than its checkpoint."""
+        uid = claim.claim.uid
         for effect in claim.effects:
             means: object = self._means.get(effect.kind)
-            if isinstance(means, RecordedEffectMeans) and means.is_recorded(effect, claim.claim.uid):
+            if isinstance(means, RecordedEffectMeans) and means.is_recorded(effect, uid):
                 return True
-        return False
+        return any(
+            self._engine.is_owner(thing_of(effect), uid)
+            for effect in claim.effects
+            if effect.kind in self._engine.kinds
+        )
 
     @contextlib.contextmanager
     def hold(self, uid: ClaimUid, left_s: LeftS) -> Iterator[None]:
@@ -127,9 +133,15 @@ class ClaimEffects:
             self._waiting.release()
 
     def _gpus(self, uid: ClaimUid) -> Sequence[DeviceName]:
-        """Return the GPUs sorted, so that two claims never deadlock on each other's GPUs."""
+        """Return the GPUs sorted, so that two claims never deadlock on each other's GPUs. A GPU that the NVIDIA driver
+        has is named by its PCI address, too: to VFIO it has no other name.
+        """
         with self._claims.hold():
-            return sorted({*(effect.gpu for effect in self.of(uid)), *map(self._engine.gpu, self._noted(uid))})
+            found = self._claims.current_of(uid)
+            gpus = {*(effect.gpu for effect in self.of(uid)), *map(self._engine.gpu, self._noted(uid))}
+        devices = () if found is None else found.prepared.devices
+        addresses = (device.pci_bus_id for device in devices if device.physical_gpu in gpus)
+        return sorted({*gpus, *map(passthrough_device_name, filter(None, addresses))})
 
     def apply(self, uid: ClaimUid, planned: Sequence[Effect], left_s: LeftS) -> None:
         """Make the planned effects of a claim, in order; all must be journaled already, and their GPUs held. The engine

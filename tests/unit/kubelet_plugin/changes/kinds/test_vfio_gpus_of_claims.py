@@ -21,7 +21,9 @@ from dracaena.kubelet_plugin.changes.change import End, ThingPlan
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import BackToHost, NotedVfioGpu, VfioGpus
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.effects.claim_effects import GpusBusyError
 from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from support.killed_steps import StopError
 from support.plugin import reference_to
 from support.seeds import in_turn
@@ -258,6 +260,36 @@ def test_a_gpu_that_a_call_is_at_work_on_is_left_to_that(node: VfioNode) -> None
         assert node.give_back() == 0
     assert node.node.troubles == []
     assert node.drivers_of(0) == MACHINE
+
+
+def test_a_gpu_has_one_lock_whichever_driver_it_is_named_by(node: VfioNode) -> None:
+    """Who divides it by MIG and who binds it to VFIO wait for each other."""
+    with node.node.gpu_lock(passthrough_device_name(node.addresses[0]))._lock:  # another thread's
+        with pytest.raises(GpusBusyError):
+            prepare(node, node.part("part"))
+        prepare(node, node.part("other", 1))
+    assert node.mig.hardware.layout(0) == []
+
+
+def test_a_claim_that_lost_all_its_files_is_not_rolled_back_when_it_is_prepared_again(
+    node: VfioNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its virtual machine may run, by what the ledger says."""
+    claim = node.vfio("machine")
+    prepare(node, claim)
+    lost(node, claim)
+
+    def full(*_given: object) -> None:
+        raise TemporaryError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClaimFiles, "write", full)
+        with pytest.raises(TemporaryError, match="the disk is full"):
+            prepare(node, claim)
+    assert node.drivers_of(0) == MACHINE
+    prepare(node, claim)
+    unprepare(node, claim)
+    assert node.drivers_of(0) == HOST
 
 
 class Walk:
