@@ -6,7 +6,8 @@
 ``{like: <uid-1>, but: {…}}``         an object that is shown for the first time, beside the last of its kind
 ``<gone>``                            a field that was there
 ``<same>``                            in a list: the element at the same place, as it was
-``Status: Failure``                   of an answer of kind Status: kind, apiVersion, empty metadata and this status
+``{refused: Invalid, about: {…},``    a Status of failure with its reason, its details, and of its causes the reasons by
+``causes: {spec.x: Required}}``       their fields; with its code where that is not the status of the answer
 ``<x × 300>``                         a character, so many times
 ``<… and 31 more>``                   in what was sent: elements of a list that the scenario shows
 ====================================  ==========================================================================
@@ -38,7 +39,7 @@ def abridged(steps: list[Step]) -> list[Step]:
 def _step(step: Step, memory: _Memory) -> Step:
     parts: dict[str, Any] = {
         "body": _elided,
-        "answer": lambda answer: memory.reduced(_short_status(answer)),
+        "answer": lambda answer: memory.reduced(_short_refusal(answer, step.get("status"))),
     }
     return {key: _counted(parts[key](part) if key in parts else memory.reduced(part)) for key, part in step.items()}
 
@@ -85,12 +86,18 @@ def _changes(before: Any, now: Any) -> Any:
     return now
 
 
-def _short_status(answer: Any) -> Any:
-    head = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
+def _short_refusal(answer: Any, code: Any) -> Any:
+    head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
     if not isinstance(answer, dict) or any(answer.get(key) != value for key, value in head.items()):
         return answer
-    rest = {key: value for key, value in answer.items() if key not in head}
-    return {"Status": rest.pop("status")} | rest
+    rest = {key: value for key, value in answer.items() if key not in (*head, "reason", "details", "code")}
+    shown: dict[str, Any] = {"refused": answer.get("reason", "")} | rest
+    if "details" in answer:
+        shown["about"] = {key: value for key, value in answer["details"].items() if key != "causes"}
+        causes = answer["details"].get("causes") or ()
+        by_field = {one.get("field", ""): one.get("reason", "").removeprefix("FieldValue") for one in causes}
+        shown |= {"causes": by_field} if causes else {}
+    return shown if answer.get("code") == code else shown | {"code": answer.get("code")}
 
 
 def _elided(value: Any) -> Any:

@@ -113,6 +113,18 @@ def test_warnings_are_counted_and_owners_of_fields_left_out(session: Session) ->
     assert step["answer"]["metadata"].keys() == {"uid", "resourceVersion"}
 
 
+def test_a_refusal_is_shown_by_its_reason_details_and_the_reasons_by_field() -> None:
+    head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    causes = [{"reason": "FieldValueRequired", "field": "spec.x"}, {"reason": "Odd", "field": "y"}]
+    invalid = head | {"reason": "Invalid", "details": {"name": "a", "causes": causes}, "code": 422}
+    bare = head | {"code": 500}
+    steps = abridged([{"status": 422, "answer": invalid}, {"status": 422, "answer": bare}])
+    assert [step["answer"] for step in steps] == [
+        {"refused": "Invalid", "about": {"name": "a"}, "causes": {"spec.x": "Required", "y": "Odd"}},
+        {"refused": "", "code": 500},
+    ]
+
+
 def test_object_is_shown_by_what_changed_since_it_was_shown() -> None:
     before = _object("1", labels={"a": "1", "b": "1"}, finalizers=["x"]) | {"status": {}}
     after = _object("2", labels={"a": "1", "b": "2"}, finalizers=["x", "y"]) | {"spec": {}}

@@ -61,10 +61,10 @@ def creations() -> Iterator[tuple[str, str, dict[str, Any], list[str] | None]]:
             if step["status"] in (200, 201) and (file.stem != "unknown_fields" or "Strict" in step["request"]):
                 yield file.stem, step["step"], whole(body), None
             elif step["status"] == 422:
-                causes = step["answer"]["details"]["causes"]
+                causes = step["answer"]["causes"]
                 # A name that the server made from a bad generateName is not in the object.
                 made = "generateName" in body["metadata"]
-                fields = [cause["field"] for cause in causes if not (made and cause["field"] == "metadata.name")]
+                fields = [field for field in causes if not (made and field == "metadata.name")]
                 yield file.stem, step["step"], whole(body), fields
 
 
