@@ -137,7 +137,7 @@ class MpsProgram:
                 if due or self._supervisor.changed():
                     looked_s, self._began_s = now_s, now_s
                     self._supervisor.step()
-                self._trouble = None
+                    self._trouble = None
             except DracaenaError as error:
                 if self._trouble != str(error):
                     log.error("the folder of the supervisor cannot be used", error=str(error))

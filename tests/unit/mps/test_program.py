@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.errors import PermanentError
+from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.mps import LOCK
 from dracaena.host.adapters.files.lock import FileLock
 from dracaena.mps.program import MpsProgram
@@ -46,7 +46,7 @@ class LettingGo(FakeClock):
 def program(root: str, tmp_path: Path, clock: FakeClock | None = None) -> MpsProgram:
     modes = ModesInFile(tmp_path / "modes.json")
     modes.write({})
-    settings = MpsSettings(root=root, driver_root_mount=str(tmp_path), http_address="")
+    settings = MpsSettings(root=root, driver_root_mount=str(tmp_path), http_address="", poll_s=0.25)
     return MpsProgram(settings, clock=clock, registry=CollectorRegistry(), modes=modes, boot_id="b")
 
 
@@ -72,3 +72,102 @@ def test_a_lock_that_stays_taken_is_another_supervisors(root: str, tmp_path: Pat
     with pytest.raises(PermanentError, match="a supervisor is already running on this node"):
         program(root, tmp_path).start()
     other.release()
+
+
+class Passing(FakeClock):
+    """Time goes by as long as somebody sleeps; after `until_s` the program is to end."""
+
+    def __init__(self, until_s: float) -> None:
+        super().__init__()
+        self._until_s = until_s
+
+    def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+        self.advance(timeout_s)
+        if self.monotonic() > self._until_s:
+            event.set()
+        return event.is_set()
+
+
+class Scripted:
+    """Stands in for the supervisor. `looks` are when it was asked to look."""
+
+    def __init__(self, clock: FakeClock, look: Callable[[], None] = lambda: None) -> None:
+        self.due_s = float("inf")
+        self.changed_at_s = float("inf")
+        self.looks: list[float] = []
+        self._clock, self._look = clock, look
+
+    def changed(self) -> bool:
+        changed = self._clock.monotonic() >= self.changed_at_s
+        self.changed_at_s = float("inf") if changed else self.changed_at_s
+        return changed
+
+    def step(self) -> None:
+        self.looks.append(round(self._clock.monotonic(), 3))
+        self._look()
+
+
+def run(root: str, tmp_path: Path, until_s: float = 12.0, **script: float) -> list[float]:
+    """Run the thread's loop in this one, and return when it looked; it polls each 0.25 s and checks each 5 s."""
+    clock = Passing(until_s)
+    made = program(root, tmp_path, clock)
+    scripted = Scripted(clock, lambda: clock.advance(script.get("look_s", 0.0)))
+    scripted.changed_at_s = script.get("changed_at_s", float("inf"))
+    made._supervisor = scripted  # type: ignore[assignment]
+    if "due_s" in script:
+        scripted.due_s = script["due_s"]
+    made._run()
+    return scripted.looks
+
+
+def test_what_is_settled_is_looked_at_each_five_seconds_from_begin_to_begin(root: str, tmp_path: Path) -> None:
+    assert run(root, tmp_path) == [0.0, 5.0, 10.0]
+    assert run(root, tmp_path, look_s=1.0) == [0.0, 5.0, 10.0]
+
+
+def test_a_change_is_looked_at_with_the_next_poll(root: str, tmp_path: Path) -> None:
+    assert run(root, tmp_path, changed_at_s=1.1) == [0.0, 1.25, 6.25, 11.25]
+
+
+def test_what_is_due_is_looked_at_then(root: str, tmp_path: Path) -> None:
+    assert run(root, tmp_path, until_s=3.25, due_s=3.0) == [0.0, 3.0, 3.25]
+
+
+def test_a_look_that_fails_is_an_obstacle_until_one_succeeds(root: str, tmp_path: Path) -> None:
+    """Also while nothing is due: nobody has found out that all is well."""
+    clock = Passing(12.0)
+    made = program(root, tmp_path, clock)
+    said: list[tuple[float, str | None]] = []
+    failures: list[Exception | None] = [TemporaryError("no space left"), ValueError("a bug"), None]
+
+    def look() -> None:
+        failure = failures.pop(0)
+        if failure is not None:
+            raise failure
+
+    scripted = Scripted(clock, look)
+    right = scripted.changed
+    made._supervisor = scripted  # type: ignore[assignment]
+    scripted.changed = lambda: bool(said.append((round(clock.monotonic(), 1), made.ready()))) or right()  # type: ignore[method-assign, func-returns-value]
+    assert made.ready() == "the first look is not done"
+    made._run()
+    assert {text for at_s, text in said if at_s < 5} == {"no space left"}
+    assert {text for at_s, text in said if 5 < at_s < 10} == {"a step failed: ValueError('a bug'); the log says where"}
+    assert {text for at_s, text in said if at_s > 10} == {None}
+
+
+def test_a_step_that_takes_longer_than_a_minute_says_that_the_driver_hangs(root: str, tmp_path: Path) -> None:
+    clock = Passing(1.0)
+    made = program(root, tmp_path, clock)
+    said: list[str | None] = []
+
+    def look() -> None:
+        for seconds in (60.0, 1.0):
+            clock.advance(seconds)
+            said.append(made.ready())
+
+    made._supervisor = Scripted(clock, look)  # type: ignore[assignment]
+    made._run()
+    assert said == ["the first look is not done", "one step has taken more than 60 s: the GPU driver hangs"]
+    clock.advance(1_000)
+    assert made.ready() is None, "nothing is being done"
