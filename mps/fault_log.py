@@ -55,11 +55,11 @@ class FaultLog:
         """Expect no server any more: if it ends now, we ended it."""
         self._served.pop(gpu, None)
 
-    def note(self, gpu: str, seen: SeenGpu, shares: tuple[str, ...], *, gone_daemon: bool) -> None:
+    def note(self, gpu: str, seen: SeenGpu, shares: tuple[str, ...]) -> None:
         """Record a look at a GPU with shares."""
         served = self._served.get(gpu)
         if served is not None:
-            happened = what_happened(served.pid, len(served.clients), seen, gone_daemon=gone_daemon)
+            happened = what_happened(served.pid, len(served.clients), seen)
             if happened is not None and not served.told:
                 served.told = True
                 kind, message = happened

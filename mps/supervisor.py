@@ -34,7 +34,7 @@ from dracaena.mps.ports import (
     MpsShm,
 )
 from dracaena.mps.protocol.seen import ControlAnswerError
-from dracaena.mps.protocol.v3 import ask_help, knows_protocol_3, server_name
+from dracaena.mps.protocol.v3 import ask_help, knows_protocol_3
 from dracaena.process.clock import Clock
 
 MOST_ROUNDS = 12
@@ -168,7 +168,6 @@ class Supervisor:
 
     def _look(self, wanted: MpsWants) -> NodeLook:
         """Look at the node, and record what has happened to clients."""
-        before = self._known
         self._known = self._ports.processes.find()
         self._protocol = self._choose_protocol(wanted)
         now_s = self._clock.monotonic()
@@ -176,18 +175,12 @@ class Supervisor:
             gpu: tries.trouble for gpu, tries in self._tries.items() if tries.unanswered and tries.not_before_s > now_s
         }
         look = self._observer.look(wanted.gpus, self._known, self._protocol, paused)
-        gone = {each.folder for each in before if each.role is Role.CONTROL and each not in self._known}
         for gpu, seen in look.gpus.items():
             gpu_wanted = wanted.gpus.get(gpu)
             if gpu_wanted is None:
                 self._faults.forget_gpu(gpu)
             elif gpu not in look.troubles and seen.pipes is not PipesState.CHANGED:
-                self._faults.note(
-                    gpu,
-                    seen,
-                    tuple(gpu_wanted.shares),
-                    gone_daemon=not seen.daemon or bool(gone & {"", server_name(gpu)}),
-                )
+                self._faults.note(gpu, seen, tuple(gpu_wanted.shares))
         self._faults.forget_pods_but(frozenset(each.pid for seen in look.gpus.values() for each in seen.clients))
         return look
 

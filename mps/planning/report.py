@@ -58,13 +58,8 @@ def share_status(
     )
 
 
-def what_happened(
-    before_pid: int, clients_before: int, seen: SeenGpu, *, gone_daemon: bool
-) -> tuple[MpsFaultKind, str] | None:
-    """Return the fault that hit the clients of a server since it was seen as `before_pid`, None if there was none.
-
-    `gone_daemon`: whether the daemon was found dead since.
-    """
+def what_happened(before_pid: int, clients_before: int, seen: SeenGpu) -> tuple[MpsFaultKind, str] | None:
+    """Return the fault that hit the clients of a server since it was seen as `before_pid`, None if there was none."""
     if not before_pid:
         return None
     lost = f"{clients_before} client(s) lost the GPU"
@@ -77,7 +72,7 @@ def what_happened(
                 "new ones are refused until all of them have ended"
             )
         return None
-    if gone_daemon:
+    if not seen.daemon:
         return MpsFaultKind.DAEMON_DIED, f"the MPS control daemon died with its server {before_pid}; {lost}"
     return MpsFaultKind.SERVER_DIED, f"the MPS server {before_pid} died; {lost}"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dracaena.api import mps
 from dracaena.api.mps import MpsFaultKind, MpsPhase
+from dracaena.host.adapters.files import whole_files
 from dracaena.mps.planning.state import ComputeMode, Role
 from dracaena.mps.protocol.v3 import server_name
 from support.mps_model import CLIENTS_R590, MAX_CLIENTS_REACHED, NOT_PERMITTED, OK
@@ -259,6 +261,7 @@ def test_after_a_reboot_the_journal_says_nothing(tmp_path: Path) -> None:
     node.world.modes[GPUS[0]] = ComputeMode.EXCLUSIVE_PROCESS  # somebody has set it in the new boot
     node.boot = "boot-2"
     node.start()
+    assert node.statuses() == {}, "what was said of another boot holds for none"
     node.settle()
     status = node.statuses()[share]
     assert (status.phase, status.fault) == (MpsPhase.REFUSED, None)
@@ -372,6 +375,28 @@ def test_a_change_of_limits_reaches_the_namespace_before_it_is_said(tmp_path: Pa
     node.settle()
     assert node.statuses()[share].request != before
     assert differences(node, {share: Asked(GPUS[0], None, None)}) == []
+
+
+def test_a_request_that_comes_changes_or_goes_is_noticed_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_files, "TICK_NS", -(10**15))  # nothing counts as written just now
+    node = MpsNode(tmp_path)
+    asked: list[str] = []
+    changes: list[Callable[[], None]] = [
+        lambda: asked.append(node.ask(0, "a")),
+        lambda: asked.append(node.ask(0, "a", percentage=20)),
+        lambda: node.withdraw(asked[0]),
+    ]
+    for change in changes:
+        node.settle()
+        assert not node.supervisor.changed()
+        change()
+        assert node.supervisor.changed()
+    node.ask(0, "a")
+    node.settle()
+    node.world.kill_daemons()
+    assert node.supervisor.changed(), "so is the end of a process"
 
 
 def test_what_is_settled_costs_no_call_of_the_control_program(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.mps import MpsClient, MpsFaultKind, MpsPhase
+from dracaena.mps import supervisor as module
 from dracaena.mps.planning.state import ComputeMode
 from dracaena.mps.ports import ControlError, ControlSilentError
 from dracaena.mps.protocol.seen import ControlCommand
@@ -66,6 +67,18 @@ def test_a_dead_daemon_is_started_again_and_told(tmp_path: Path, protocol: int, 
     assert status.fault.kind is MpsFaultKind.DAEMON_DIED
     assert [client.pid for client in status.fault.clients] == ([] if restarted else [11])
     assert differences(node, {share: Asked(GPUS[0])}) == []
+
+
+@BOTH
+def test_a_dead_daemon_is_replaced_within_one_look(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.supervisor.step()
+    assert node.phase(share) is MpsPhase.READY, "and a new one is made"
+    node.world.kill_daemons()
+    node.supervisor.step()
+    assert node.phase(share) is MpsPhase.READY
+    assert node.supervisor.due_s == float("inf"), "what was done is not left to do"
 
 
 @BOTH
@@ -472,3 +485,82 @@ def test_a_pending_share_is_looked_at_again_at_once_and_its_wait_is_measured(tmp
     model_of(node).finish_starting()
     node.supervisor.step()
     assert node.registry.get_sample_value("dracaena_mps_share_ready_seconds_sum") == 6.0
+
+
+def test_what_has_to_be_waited_for_is_due_at_the_end_of_the_first_pause(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    for number in range(2):
+        node.ask(number, "a")
+    node.settle()
+    pauses = []
+    for number in range(2):
+        node.world.hangs.add(node.places.pipes_of(GPUS[number]))
+        node.clock.advance(5)
+        node.supervisor.step()
+        pauses.append(node.supervisor.due_s - node.clock.monotonic())
+    assert pauses == [0.5, 0.5], "the one that fails for the first time, beside one that has a pause of a second"
+
+
+def test_a_daemon_of_the_node_that_does_not_start_is_due_at_the_end_of_its_pause(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 3)
+    node.world.dies_at_start = True
+    node.ask(0, "a")
+    _stepped(node)
+    assert node.supervisor.due_s == pytest.approx(node.clock.monotonic() + 0.5)
+
+
+def test_a_daemon_is_asked_again_exactly_when_its_pause_is_over(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    node.ask(0, "a")
+    node.settle()
+    node.world.hangs.add(node.places.pipes_of(GPUS[0]))
+    node.clock.advance(5)
+    asked = []
+    for _ in range(2):
+        before = len(node.world.commands)
+        node.supervisor.step()
+        asked.append(len(node.world.commands) - before)
+        node.clock.advance(node.supervisor.due_s - node.clock.monotonic())
+    assert asked == [1, 1]
+
+
+def test_steps_that_are_left_after_a_long_pass_are_due_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a")
+    node.settle()
+    monkeypatch.setattr(module, "MOST_ROUNDS", 1)
+    node.withdraw(share)
+    node.supervisor.step()
+    assert node.world.tmpfs, "it is not all taken back"
+    assert node.supervisor.due_s == node.clock.monotonic()
+
+
+@BOTH
+def test_a_server_that_was_stopped_with_its_last_share_is_no_fault_of_the_next_one(
+    tmp_path: Path, protocol: int
+) -> None:
+    node = MpsNode(tmp_path, protocol)
+    first = node.ask(0, "a")
+    node.settle()
+    node.withdraw(first)
+    node.settle()
+    second = node.ask(0, "b")
+    node.settle()
+    assert (node.phase(second), node.statuses()[second].fault) == (MpsPhase.READY, None)
+
+
+@BOTH
+def test_a_daemon_that_does_not_answer_once_has_cost_nobody_anything(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    assert join(node, share, 11) == OK
+    pipes = node.places.pipes if protocol == 3 else node.places.pipes_of(GPUS[0])
+    node.world.hangs.add(pipes)
+    node.clock.advance(5)
+    node.supervisor.step()
+    assert node.statuses()[share].fault is None
+    node.world.hangs.discard(pipes)
+    node.clock.advance(5)
+    node.settle()
+    assert (node.phase(share), node.statuses()[share].fault) == (MpsPhase.READY, None)
