@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import signal
 from pathlib import Path
 
+from dracaena.host.facts.pod_cgroups import pod_of_cgroup
 from dracaena.mps.planning.state import MpsProcess, Role
 from dracaena.mps.ports import ControlError
 
@@ -29,9 +29,6 @@ _VARIABLE = b"CUDA_MPS_PIPE_DIRECTORY="
 _DAEMON_FLAGS = frozenset({b"-d", b"--daemon", b"-f", b"--foreground"})
 """Without one of these options the control program is a client of a daemon, started by us or a person, not a daemon."""
 _ROLES = {role.value.encode(): role for role in Role}
-_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
-"""Part of a pod's cgroup, with `_` for `-` under systemd."""
-
 _START_TICKS = 19
 """Field 22 of /proc/<pid>/stat, counted from after the program's name."""
 
@@ -82,7 +79,7 @@ class ProcProcessTable:
 
     def pod_uid(self, pid: int) -> str:
         """See MpsProcessTable."""
-        return _pod_of(self._cgroup_of(str(pid)) or "")
+        return pod_of_cgroup(self._cgroup_of(str(pid)) or "") or ""
 
     def _cgroup_of(self, process: str) -> str | None:
         try:
@@ -115,7 +112,7 @@ class ProcProcessTable:
         which is that of our container.
         """
         cgroup = self._cgroup_of(str(pid))
-        if cgroup is None or _pod_of(cgroup) not in ("", _pod_of(self._cgroup)):
+        if cgroup is None or pod_of_cgroup(cgroup) not in (None, pod_of_cgroup(self._cgroup)):
             return False
         return uid in self._users or (role is Role.SERVER and cgroup == self._cgroup)
 
@@ -128,8 +125,3 @@ class ProcProcessTable:
         if len(fields) <= _START_TICKS or fields[0] == _ZOMBIE:
             return None
         return int(fields[_START_TICKS])
-
-
-def _pod_of(cgroup: str) -> str:
-    found = _POD.search(cgroup)
-    return found[1].replace("_", "-") if found else ""

@@ -9,8 +9,8 @@ from typing import Any
 import pynvml
 
 from dracaena.api.machine import Machine
+from dracaena.host.facts.pod_cgroups import pod_cgroups
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
-from dracaena.kubelet_plugin.prepare.pod_cgroups import pod_cgroups
 from support.fake_nvml import FakeNvml, _ordinal_of
 
 OFF, MISC, DMEM = range(3)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.names import PodUid
-from dracaena.kubelet_plugin.prepare.pod_cgroups import PARENTS, pod_cgroups
+from dracaena.host.facts.pod_cgroups import PARENTS, pod_cgroups
 
 _PLAIN_UID: Final = re.compile("[A-Za-z0-9-]{1,63}")
 

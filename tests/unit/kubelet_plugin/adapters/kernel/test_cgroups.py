@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.names import PodUid
+from dracaena.host.facts.pod_cgroups import pod_cgroups
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
-from dracaena.kubelet_plugin.prepare.pod_cgroups import pod_cgroups
 from support.fake_memory_limits import CgroupTree
 
 UID = PodUid("0c1e2d3f-0000-4000-8000-00000000000a")
