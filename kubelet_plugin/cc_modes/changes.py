@@ -19,24 +19,18 @@ from dataclasses import replace
 import structlog
 
 from dracaena.api.errors import PermanentError, TemporaryError
-from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.cc_modes.journals import OF_ANOTHER, CcModeJournals, NodeInUseError
-from dracaena.kubelet_plugin.discovery.vm.passthrough import PciFunction
+from dracaena.kubelet_plugin.changes.pci_hand import FunctionOpenError, PciHand
 from dracaena.kubelet_plugin.ports import (
     CcModeProgram,
     NodeLock,
     NotOfferedError,
-    OpeningProcess,
     PciDrivers,
     WriteHangsError,
 )
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange, ModeStep, RefusedMode
 
 log = structlog.get_logger()
-
-
-class GpusOpenError(TemporaryError):
-    """A process has a GPU open. Nothing was changed, or it was rolled back."""
 
 
 class ModeRefusedError(PermanentError):
@@ -58,17 +52,17 @@ class CcModeChanges:
         self,
         program: CcModeProgram,
         drivers: PciDrivers,
-        holders: Callable[[str, int | None], Sequence[OpeningProcess]],
+        hand: PciHand,
         closed: Callable[[str], AbstractContextManager[None]],
         journals: CcModeJournals,
         lock: NodeLock,
     ) -> None:
-        """`holders` returns who has a GPU open, by address and IOMMU group. `closed` keeps the GPU driver closed on
+        """`closed` keeps the GPU driver closed on
         this node for a block, which the text names (GpuDriverLending.closed).
         """
         self._program = program
         self._drivers = drivers
-        self._holders = holders
+        self._hand = hand
         self._closed = closed
         self._journals = journals
         self._lock = lock
@@ -103,26 +97,25 @@ class CcModeChanges:
         """Switch all GPUs, and return the change in step BINDING: the drivers are back, and the caller calls
         CcModeJournals.end() once the GPUs were read again. `user`: see CcModeJournals.begin().
 
-        Raises GpusOpenError and NodeInUseError, then nothing was begun, and what go_on() raises.
+        Raises FunctionOpenError and NodeInUseError, then nothing was begun, and what go_on() raises.
         """
         with self._lock.hold(0), self._closed(f"switching the GPUs to mode {mode} of confidential computing"):
-            functions = [self._now(address) for address in addresses]
+            functions = [self._hand.get(address) for address in addresses]
             for function in functions:
-                self._refuse_while_open(function)
+                self._hand.refuse_while_open(function)
             drivers = {str(each.address): each.driver or "" for each in functions}
             return self._finished(self._journals.begin(mode, drivers, user))
 
     def go_on(self, change: ModeChange) -> ModeChange:
         """Finish a change that was begun, from any point; return it as change() does.
 
-        Raises ModeRefusedError and GpusOpenError, which end it; ModeStuckError; and other DracaenaErrors, after which
-        to retry.
+        Raises ModeRefusedError and FunctionOpenError, which end it; ModeStuckError; and other DracaenaErrors, after
+        which to retry.
         """
         if change.step is ModeStep.STUCK:
             raise ModeStuckError(change.problem)
         for address in change.drivers:
-            if self._drivers.is_writing(address):
-                raise WriteHangsError(f"an earlier step for the GPU at {address} has not ended: look at `dmesg`")
+            self._refuse_while_writing(address)
         with self._lock.hold(0):
             if self._journals.read().change != change:
                 raise NodeInUseError(OF_ANOTHER)
@@ -155,7 +148,7 @@ class CcModeChanges:
             before = {address: self._program.query(address) for address in change.drivers}
         except WriteHangsError:
             raise
-        except GpusOpenError:
+        except FunctionOpenError:
             self._give_back(change)
             self._journals.end()
             raise
@@ -214,27 +207,27 @@ class CcModeChanges:
         raise ModeStuckError(words)
 
     def _unbind(self, address: str) -> None:
+        self._refuse_while_writing(address)
+        function = self._hand.get(address)
+        if function.driver is not None:
+            self._hand.release(address, function)
+            self._hand.expect(address, None)
+
+    def _refuse_while_writing(self, address: str) -> None:
         if self._drivers.is_writing(address):
             raise WriteHangsError(f"an earlier step for the GPU at {address} has not ended: look at `dmesg`")
-        function = self._now(address)
-        if function.driver is None:
-            return
-        self._refuse_while_open(function)
-        self._write(address, f"bus/pci/drivers/{function.driver}/unbind")
-        if self._now(address).driver is not None:
-            raise TemporaryError(f"the GPU at {address} was to be unbound from driver {function.driver}, but was not")
 
     def _give_back(self, change: ModeChange) -> None:
         """Bind the GPUs to the drivers that they had. One that somebody else has bound meanwhile stays bound."""
         for address, driver in reversed(tuple(change.drivers.items())):
-            function = self._found(address)
+            function = self._hand.find(address)
             if function is None or function.driver is not None or not driver:
                 continue
             if not self._drivers.is_loaded(driver):
                 log.warning("the driver that a GPU had is not loaded", gpu=address, driver=driver)
                 continue
             try:
-                self._write(address, f"bus/pci/drivers/{driver}/bind")
+                self._hand.bind(address, address, driver)
             except WriteHangsError:
                 raise
             except TemporaryError as error:
@@ -243,33 +236,11 @@ class CcModeChanges:
                     "remove the label and set it to the former mode"
                 ) from error
 
-    def _write(self, address: str, path: str) -> None:
-        try:
-            self._drivers.write(address, path, f"{address}\n")
-        except OSError as error:
-            raise TemporaryError(f"the kernel refuses {address} in /sys/{path}: {error.strerror}") from error
-
     def _may_be_open(self, address: str) -> bool:
         """Whether a process has a GPU open, such as a virtual machine without a claim, or that is not known."""
         try:
-            self._refuse_while_open(self._now(address))
+            self._hand.refuse_while_open(self._hand.get(address))
         except TemporaryError as error:
             log.info("a GPU is not asked for its mode", gpu=address, reason=str(error))
             return True
         return False
-
-    def _refuse_while_open(self, function: PciFunction) -> None:
-        group = function.iommu_group if function.has_vfio_driver else None
-        who = ", ".join(map(str, self._holders(str(function.address), group)))
-        if who:
-            raise GpusOpenError(f"the GPU at {function.address} is open in {who}: end them")
-
-    def _now(self, address: str) -> PciFunction:
-        found = self._found(address)
-        if found is None:
-            raise TemporaryError(f"the GPU at {address} has gone from the PCI bus")
-        return found
-
-    def _found(self, address: str) -> PciFunction | None:
-        parsed = PciAddress.parse(address)
-        return None if parsed is None else self._drivers.read().functions.get(parsed)

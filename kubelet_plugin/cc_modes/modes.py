@@ -21,11 +21,11 @@ from dracaena.api.passthrough import passthrough_device_name
 from dracaena.kubelet_plugin.cc_modes.changes import (
     CcModeChanges,
     DriverRefusedError,
-    GpusOpenError,
     ModeRefusedError,
     ModeStuckError,
 )
 from dracaena.kubelet_plugin.cc_modes.journals import CcModeJournals
+from dracaena.kubelet_plugin.changes.pci_hand import FunctionOpenError
 from dracaena.kubelet_plugin.discovery.vm.passthrough import PciBus, PciFunction
 from dracaena.kubelet_plugin.ports import NotOfferedError
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import NO_MODE, CcModeJournal, ModeChange, ModeStep, RefusedMode
@@ -204,7 +204,7 @@ class CcModes:
         except (ModeRefusedError, ModeStuckError, DriverRefusedError) as error:
             self._refused_driver = isinstance(error, DriverRefusedError)
             return ModeReport(mode, ModeState.FAILED, str(error))
-        except GpusOpenError as error:
+        except FunctionOpenError as error:
             self._open = (str(error), self._clock.monotonic() + AGAIN_S)
             return ModeReport(mode, ModeState.PENDING, str(error))
         except DracaenaError as error:

@@ -18,6 +18,10 @@ Holders = Callable[[str, int | None], Sequence[OpeningProcess]]
 """
 
 
+class FunctionOpenError(TemporaryError):
+    """A process has a function open. Nothing was done to it."""
+
+
 def _go_on() -> None:
     """Nobody has given up."""
 
@@ -48,13 +52,12 @@ class PciHand:
         return self._holders(address, group)
 
     def refuse_while_open(self, function: PciFunction) -> None:
-        """Raise while a process has a function open, naming it."""
+        """Raise FunctionOpenError while a process has a function open, naming it."""
         who = self._who(str(function.address), function.iommu_group if function.has_vfio_driver else None)
         if who:
-            raise TemporaryError(
-                f"{function.address} is open in {who}: the kernel would wait for them without end, so it stays with "
-                f"driver {function.driver}; end them"
-            )
+            stays = f"with driver {function.driver}" if function.driver else "as it is"
+            waits = f"the kernel would wait for them without end, so it stays {stays}"
+            raise FunctionOpenError(f"{function.address} is open in {who}: {waits}; end them")
 
     def refuse_while_writing(self, gpu: str, what: str, functions: Iterable[str]) -> None:
         """Raise EffectPendingError while an earlier write may still take effect, naming who has the functions open."""

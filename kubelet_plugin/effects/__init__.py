@@ -1,2 +1,1 @@
-"""Changes of the node that claims need beside our files, made and undone: MIG, VFIO, partitions, MPS, time slices,
-limits."""
+"""Changes of the node that claims need beside our files, made and undone: MIG, partitions, MPS, limits."""

@@ -26,7 +26,7 @@ two writes, usually less than a second. If it takes longer, the next call contin
 
 
 class GpuDriverLending:
-    """Implements WithoutGpuDriver of vfio_binding. From any thread."""
+    """Implements WithoutGpuDriver of changes.kinds.vfio_gpus. From any thread."""
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ from dracaena.kubelet_plugin.cc_modes.journals import CcModeJournals
 from dracaena.kubelet_plugin.cc_modes.modes import CcModes, ModePorts
 from dracaena.kubelet_plugin.cc_modes.reports import CcModeReports
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import not_given_back
+from dracaena.kubelet_plugin.changes.pci_hand import PciHand
 from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
 from dracaena.kubelet_plugin.node.devices import EVERY_GPU
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
@@ -98,7 +99,9 @@ class CcModeParts:
             live.ask, source.close, lambda: lent(node.paths.gpu_driver_lock, node.clock, OTHERS_S)
         )
         lock = GpuLocks(node.paths.gpu_locks, node.clock).of(_LOCK)
-        changes = CcModeChanges(program, drivers, PciHolders().holders, lending.closed, journals, lock)
+        changes = CcModeChanges(
+            program, drivers, PciHand(drivers, PciHolders().holders), lending.closed, journals, lock
+        )
         self.modes = CcModes(changes, journals, users, _ports(node, gpus, live, program, drivers), node.clock)
         self.refusal, self.known = journals.refusal, journals.modes
         gpus.updates.subscribe(self.modes.take, same=self.modes.read_again)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dracaena.kubelet_plugin.cc_modes.changes import CcModeChanges
 from dracaena.kubelet_plugin.cc_modes.journals import CcModeJournals
+from dracaena.kubelet_plugin.changes.pci_hand import PciHand
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange
 from support.cc_hardware import CcHardware, FakeCcModes
 from support.fake_pci import FakePciBus
@@ -57,7 +58,12 @@ class CcNode:
         self.program = FakeCcModes(self.hardware, step)
         self.journals = CcModeJournals(self.files, OpenLock(), f"boot-{self.boot}")
         self.changes = CcModeChanges(
-            self.program, self.drivers, self.drivers.holders, self._closed, self.journals, OpenLock()
+            self.program,
+            self.drivers,
+            PciHand(self.drivers, self.drivers.holders),
+            self._closed,
+            self.journals,
+            OpenLock(),
         )
 
     @contextmanager

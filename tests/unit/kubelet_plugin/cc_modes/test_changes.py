@@ -14,11 +14,11 @@ from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.kubelet_plugin.cc_modes.changes import (
     CcModeChanges,
     DriverRefusedError,
-    GpusOpenError,
     ModeRefusedError,
     ModeStuckError,
 )
 from dracaena.kubelet_plugin.cc_modes.journals import NodeInUseError
+from dracaena.kubelet_plugin.changes.pci_hand import FunctionOpenError
 from dracaena.kubelet_plugin.ports import NotOfferedError, WriteHangsError
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange, ModeStep
 from support.cc_mode_node import BOUND, GUEST, HOST, CcNode
@@ -71,7 +71,9 @@ def test_no_gpu_is_touched_while_a_claim_or_a_process_has_one(node: CcNode) -> N
     with pytest.raises(NodeInUseError, match="claim a/b"):
         node.change("on")
     node.user, node.bus.open_by[GUEST] = None, [4711]
-    with pytest.raises(GpusOpenError, match=r"0000:3b:00.0 is open in python \(PID 4711\): end them"):
+    with pytest.raises(
+        FunctionOpenError, match=r"0000:3b:00.0 is open in python \(PID 4711\): the kernel would wait .*; end them"
+    ):
         node.change("on")
     assert (node.bus.written, node.program.queries) == (written, [])
     assert node.journals.read().change is None
@@ -113,7 +115,7 @@ def test_a_process_that_opens_a_gpu_between_the_looks_ends_the_change_and_all_is
         node.bus.open_by[GUEST] = [17]
 
     node.drivers.before_write = opens
-    with pytest.raises(GpusOpenError, match="PID 17"):
+    with pytest.raises(FunctionOpenError, match="PID 17"):
         node.change("on")
     is_whole(node, "off")
     assert node.journals.read().change is None
@@ -197,7 +199,7 @@ def test_a_program_that_cannot_be_ended_is_waited_for(node: CcNode) -> None:
             return getattr(node.program, name)
 
     node.changes = CcModeChanges(
-        Stays(), node.drivers, node.drivers.holders, node._closed, node.journals, node.changes._lock  # type: ignore[arg-type]
+        Stays(), node.drivers, node.changes._hand, node._closed, node.journals, node.changes._lock  # type: ignore[arg-type]
     )  # fmt: skip
     with pytest.raises(WriteHangsError):
         node.change("on")

@@ -14,7 +14,8 @@ from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import PermanentError
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import FileSteps
-from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
+from dracaena.kubelet_plugin.changes.change import Note, ThingPlan, Wants
+from dracaena.kubelet_plugin.changes.kinds.time_slices import NotedInterval, TimeSlices
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
@@ -213,6 +214,19 @@ def test_where_the_note_is_broken_the_interval_stays_and_admins_are_told_until_a
     assert (sweep(node), node.troubles, slices.intervals[GPU]) == (0, [], LONG)
 
 
+def test_a_note_that_a_power_cut_tore_is_gone_in_the_next_boot(tmp_path: Path) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim, boot_id="boot-0")
+    node.recovery.enter_boot()
+    node.state.prepare(reference_to(claim))
+    (note,) = tmp_path.glob("ledger/time-slice.*.json")
+    note.write_bytes(note.read_bytes()[:20])
+    slices.intervals[GPU] = DEFAULT
+    node = plugin(tmp_path, slices, claim)
+    node.recovery.enter_boot()
+    assert (sweep(node), node.troubles, note.exists()) == (0, [], False)
+
+
 def test_a_gpu_that_is_away_keeps_its_note_until_it_can_be_asked(tmp_path: Path) -> None:
     claim, slices = share_claim("one"), on_gpu(MEDIUM)
     node = plugin(tmp_path, slices, claim)
@@ -257,6 +271,47 @@ def test_after_a_reboot_or_a_reload_of_the_driver_its_default_stays(tmp_path: Pa
     slices.intervals[GPU] = DEFAULT  # the driver was loaded anew
     node.state.unprepare(reference_to(claim))
     assert slices.intervals[GPU] is DEFAULT
+
+
+WANTED: Wants = {"one": ({"interval": "Long", "required": False},)}
+OTHERS: Wants = {"gone": ({"interval": "Short", "required": False},)}
+
+
+@pytest.mark.parametrize(
+    ("seen", "owners", "before", "ours", "expected_before", "act"),
+    [
+        (MEDIUM, None, DEFAULT, (), MEDIUM, LONG),
+        (None, None, DEFAULT, (), DEFAULT, LONG),
+        (LONG, WANTED, MEDIUM, (LONG,), MEDIUM, None),
+        (None, WANTED, MEDIUM, (LONG,), MEDIUM, LONG),
+        (DEFAULT, WANTED, MEDIUM, (LONG,), MEDIUM, LONG),  # the driver was loaded anew
+        (SHORT, OTHERS, MEDIUM, (SHORT,), MEDIUM, LONG),  # what a lost share left
+        (DEFAULT, OTHERS, MEDIUM, (SHORT,), DEFAULT, LONG),  # somebody else has set it since
+    ],
+)
+def test_what_is_noted_and_done_for_a_share_follows_from_what_is_seen_and_noted(
+    seen: TimeSliceInterval | None,
+    owners: Wants | None,
+    before: TimeSliceInterval,
+    ours: tuple[TimeSliceInterval, ...],
+    expected_before: TimeSliceInterval,
+    act: TimeSliceInterval | None,
+) -> None:
+    note = None if owners is None else Note("boot", owners, NotedInterval(before, ours))
+    plan = TimeSlices(on_gpu(DEFAULT)).plan(WANTED, seen, note)
+    assert plan.noted is not None
+    assert (plan.noted.before, LONG in plan.noted.ours, plan.act) == (expected_before, True, act)
+
+
+@pytest.mark.parametrize(
+    ("seen", "ours", "act"),
+    [(LONG, (LONG,), MEDIUM), (SHORT, (LONG,), None), (MEDIUM, (MEDIUM,), None), (None, (LONG,), MEDIUM)],
+)
+def test_what_nobody_wants_is_restored_if_it_is_ours(
+    seen: TimeSliceInterval | None, ours: tuple[TimeSliceInterval, ...], act: TimeSliceInterval | None
+) -> None:
+    note = Note("boot", WANTED, NotedInterval(MEDIUM, ours))
+    assert TimeSlices(on_gpu(DEFAULT)).plan({}, seen, note) == ThingPlan(act=act)
 
 
 def killed(folder: Path, slices: FakeTimeSlices, step: int, work: str, *claims: ResourceClaim) -> bool:
