@@ -48,7 +48,7 @@ from dracaena.kubelet_plugin.prepare.reports.podlist import (
     same_use,
     with_users,
 )
-from dracaena.kubelet_plugin.store.claims import NodeClaims
+from dracaena.kubelet_plugin.store.claims import NodeClaims, with_claim
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -214,10 +214,9 @@ class PodDevicesReporter:
         """
         prepared = self._prepared()
         if including is not None:
-            others = [p for p in prepared if p.claim.uid != including.claim.uid]
-            prepared = [*others, with_users(including, self._users_so_far())]
+            prepared = with_claim(prepared, including.claim.uid, with_users(including, self._users_so_far()))
         if without is not None:
-            prepared = [p for p in prepared if p.claim.uid != without]
+            prepared = with_claim(prepared, without, None)
         self._write_podlist(prepared, without)
 
     def _write_podlist(self, prepared: Sequence[PreparedClaim], without: ClaimUid | None) -> tuple[PodDevices, ...]:
@@ -360,12 +359,10 @@ class PodDevicesReporter:
         users = {uid: of & pods for uid, of in seen.items() if uid in claims}
         self._users = {uid: of for uid, of in users.items() if of}
 
-    def _prepared(self) -> list[PreparedClaim]:
-        """Return the prepared claims with all pods that are known to use them."""
-        users = self._users_so_far()
-        if not users:
-            return list(self._claims.prepared())
-        return [with_users(p, users) if p.claim.uid in users else p for p in self._claims.prepared()]
+    def _prepared(self) -> tuple[PreparedClaim, ...]:
+        """Return the prepared claims with all pods that are known to use them, sorted by claim UID."""
+        users, prepared = self._users_so_far(), self._claims.prepared()
+        return tuple([with_users(p, users) if p.claim.uid in users else p for p in prepared]) if users else prepared
 
     def _users_so_far(self) -> Users:
         """Return who is known to use which claim. Called with the node's lock held, like everything that changes it."""

@@ -394,7 +394,7 @@ class NodeClaims:
     def _keep_one(self, uid: ClaimUid, written: Checkpoint | None) -> None:
         """Remember the one checkpoint that was just written, None: removed. Costs no look at the others."""
         now, earlier, broken = self._by_boot
-        self._by_boot = (_with(now, uid, written), _with(earlier, uid, None), _with(broken, uid, None))
+        self._by_boot = (with_claim(now, uid, written), with_claim(earlier, uid, None), with_claim(broken, uid, None))
         self._kept.pop(uid, None)
         self._uids -= {uid}
         if written is not None:
@@ -402,7 +402,7 @@ class NodeClaims:
             self._uids |= {uid}
         # A claim that has only started is not prepared yet, so nothing changed for whoever asks for prepared ones.
         prepared = written.prepared if written is not None and written.in_use else None
-        self._prepared = _with(self._prepared, uid, prepared)
+        self._prepared = with_claim(self._prepared, uid, prepared)
         self._kept_seen.note()
 
     def _anew(self, prepared: PreparedClaim) -> Checkpoint:
@@ -450,7 +450,7 @@ def _uid_of(kept: Checkpoint | Broken | PreparedClaim) -> ClaimUid:
     return kept.uid if isinstance(kept, Broken) else kept.claim.uid
 
 
-def _with(those: tuple[K, ...], uid: ClaimUid, one: K | None) -> tuple[K, ...]:
+def with_claim(those: tuple[K, ...], uid: ClaimUid, one: K | None) -> tuple[K, ...]:
     """Return those, sorted by claim UID, with another one of a claim, or none; the same object if that is no change."""
     at = bisect.bisect_left(those, uid, key=_uid_of)
     after = at + 1 if at < len(those) and _uid_of(those[at]) == uid else at
