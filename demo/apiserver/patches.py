@@ -35,7 +35,7 @@ def merge_patch(original: Any, patch: Any) -> Any:
 def json_patch(original: dict[str, Any], operations: Any) -> Any:
     """RFC 6902. Kubernetes answers 422 without saying which operation failed; so do we."""
     if not isinstance(operations, list):
-        raise bad_request("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
+        raise bad_request("a JSON patch is a list of operations")
     if len(operations) > limits.JSON_PATCH_OPERATIONS:
         raise ApiError(
             413,

@@ -53,7 +53,7 @@ class ListOptions:
 def _unreadable(version: str) -> str:
     if version.isascii() and version.isdigit():
         return ""
-    return f'resourceVersion: Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax'
+    return f'resourceVersion is a number, not "{version}"'
 
 
 def version_of_get(query: Query) -> int:
@@ -97,7 +97,7 @@ def _number(query: Query, name: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+        raise bad_request(f'{name} is a number, not "{text}"') from None
 
 
 def _check_list(options: ListOptions) -> list[FieldError]:

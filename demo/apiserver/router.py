@@ -305,7 +305,7 @@ def _delete_options(request: ApiRequest) -> Document:
         try:
             raw["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
         except ValueError:
-            raise bad_request(f'strconv.ParseInt: parsing "{query["gracePeriodSeconds"]}": invalid syntax') from None
+            raise bad_request(f'gracePeriodSeconds is a number, not "{query["gracePeriodSeconds"]}"') from None
     if query.get("propagationPolicy"):
         raw["propagationPolicy"] = query["propagationPolicy"]
     if "orphanDependents" in query:

@@ -239,7 +239,7 @@ def _with_version(document: Document, target: Target, live: Document, *, uncondi
             raise invalid(target.kind.qualified_resource, target.name, [error])
         return meta.with_metadata(document, resourceVersion=present)
     if not stated.isdigit():
-        raise ApiError(500, "", f'strconv.ParseUint: parsing "{stated}": invalid syntax')
+        raise ApiError(500, "", f'resourceVersion is a number, not "{stated}"')
     if stated != present:
         raise conflict(target.kind.qualified_resource, target.name, MODIFIED)
     return document
@@ -253,9 +253,7 @@ def _patched(kind: Kind, media_type: str, live: Document, patch: Any) -> Any:
     if media_type == patches.JSON_PATCH:
         return patches.json_patch(live, patch)
     if not isinstance(patch, dict):
-        raise bad_request(
-            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
-        )
+        raise bad_request("the patch is no object")
     if media_type == patches.MERGE_PATCH:
         return patches.merge_patch(live, patch)
     body = {name: value for name, value in live.items() if name not in ("kind", "apiVersion")}

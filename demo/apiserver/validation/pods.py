@@ -21,6 +21,8 @@ from dracaena.demo.apiserver.validation.findings import causes
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
 from dracaena.demo.apiserver.validation.selectors import check_label_selector, check_tolerations
 from dracaena.demo.apiserver.validation.text import Errors, check, check_labels
+from dracaena.validation.field import Field, check_distinct
+from dracaena.validation.findings import Breach
 from dracaena.validation.nodes import check_node_selector, check_node_selector_term
 from dracaena.validation.pods import check_pod_claims
 from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, LABEL_KEY
@@ -32,13 +34,7 @@ _check_preference = partial(check_node_selector_term, any_value=True)
 _STANDARD_RESOURCES: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 # Extended resources that stand for a device class: the one use of a kubernetes.io domain here.
 _IMPLICIT_EXTENDED: Final = "deviceclass.resource.kubernetes.io/"
-_UPDATABLE: Final = (
-    "`spec.containers[*].image`",
-    "`spec.initContainers[*].image`",
-    "`spec.activeDeadlineSeconds`",
-    "`spec.tolerations` (only additions to existing tolerations)",
-    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
-)
+_UPDATABLE: Final = "images, activeDeadlineSeconds, further tolerations, and fewer schedulingGates"
 
 
 def check_pod(pod: Document) -> Errors:
@@ -56,63 +52,56 @@ def _check_pod(pod: Document) -> Errors:
 
 def check_pod_spec(spec: Document) -> Errors:
     """``spec`` of a pod, or of a template of pods."""
-    errors = causes(check_pod_claims, spec, "spec")
-    errors += _check_containers(spec)
-    errors += _check_policies(spec)
+    errors = causes(check_pod_claims, spec, "spec") + causes(_check_parts, spec, "spec")
+    for name in ("containers", "initContainers"):
+        for i, container in enumerate(spec.get(name) or ()):
+            errors += _check_resources(container["resources"], f"spec.{name}[{i}].resources")
+    if spec.get("dnsPolicy") == "None":
+        raise not_implemented('the value "None" of the field "spec.dnsPolicy" of Pod')
     errors += check_labels("spec.nodeSelector", spec.get("nodeSelector"))
-    if spec.get("nodeName"):
-        errors += check("spec.nodeName", spec["nodeName"], DNS_SUBDOMAIN)
-    if spec.get("serviceAccountName"):
-        errors += check("spec.serviceAccountName", spec["serviceAccountName"], DNS_SUBDOMAIN)
     errors += _check_affinity(spec.get("affinity") or {}, "spec.affinity")
-    errors += check_tolerations(spec.get("tolerations") or [], "spec.tolerations")
-    return errors + _check_gates(spec.get("schedulingGates") or [], "spec.schedulingGates")
+    return errors + check_tolerations(spec.get("tolerations") or [], "spec.tolerations")
 
 
-def _check_containers(spec: Document) -> Errors:
-    containers = spec["containers"] or []
-    errors: Errors = [] if containers else [required("spec.containers")]
-    seen: set[str] = set()
-    for i, container in enumerate(containers):
-        errors += _check_container(container, f"spec.containers[{i}]", seen)
-    for i, container in enumerate(spec.get("initContainers") or ()):
-        errors += _check_container(container, f"spec.initContainers[{i}]", seen)
-    return errors
+def _check_parts(spec: Field) -> None:
+    spec.at("containers").required("a container")
+    containers = [one for name in ("containers", "initContainers") for one in spec.at(name).objects()]
+    for container in containers:
+        _check_container(container)
+    names = [container.at("name") for container in containers]
+    check_distinct(names, None, "a second container of this name", "a name for each container")
+    _choose(spec.at("restartPolicy"), ("Always", "OnFailure", "Never"))
+    _choose(spec.at("dnsPolicy"), ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"))
+    deadline = spec.at("activeDeadlineSeconds")
+    if not deadline.absent and not 1 <= deadline.value <= _INT32_MAX:
+        deadline.error("out of range", f"1 to {_INT32_MAX}")
+    for name in ("nodeName", "serviceAccountName"):
+        if spec.at(name).value:
+            spec.at(name).name(DNS_SUBDOMAIN)
+    gates = list(spec.at("schedulingGates").objects())
+    for gate in gates:
+        gate.check_form(gate.value["name"], LABEL_KEY)
+    check_distinct(gates, "name", "a second gate of this name", "each gate once")
 
 
-def _check_container(container: Document, path: str, seen: set[str]) -> Errors:
-    name = container["name"]
-    errors = check(f"{path}.name", name, DNS_LABEL) if name else [required(f"{path}.name")]
-    if not container.get("image"):
-        errors.append(required(f"{path}.image"))
-    errors += _one_of(container, "terminationMessagePolicy", ("File", "FallbackToLogsOnError"), path)
-    for i, port in enumerate(container.get("ports") or ()):
-        errors += _check_port(port, f"{path}.ports[{i}]")
-    errors += [required(f"{path}.env[{i}].name") for i, one in enumerate(container.get("env") or ()) if not one["name"]]
-    errors += _one_of(container, "imagePullPolicy", ("Always", "IfNotPresent", "Never"), path)
-    errors += _check_resources(container["resources"], f"{path}.resources")
-    if name and name in seen:
-        errors.append(duplicate(f"{path}.name", name))
-    seen.add(name)
-    return errors
+def _check_container(container: Field) -> None:
+    container.at("name").name(DNS_LABEL, missing=Breach.REQUIRED)
+    container.at("image").required("an image")
+    _choose(container.at("terminationMessagePolicy"), ("File", "FallbackToLogsOnError"))
+    _choose(container.at("imagePullPolicy"), ("Always", "IfNotPresent", "Never"))
+    for variable in container.at("env").objects():
+        variable.at("name").required("a name")
+    for port in container.at("ports").objects():
+        if not port.value["containerPort"]:
+            port.at("containerPort").error("missing", "a port", breach=Breach.REQUIRED)
+        for name in ("containerPort", "hostPort"):
+            if port.at(name).value and not 0 < port.at(name).value <= PORT:
+                port.at(name).error("out of range", f"1 to {PORT}")
+        _choose(port.at("protocol"), ("SCTP", "TCP", "UDP"))
 
 
-def _one_of(holder: Document, name: str, known: tuple[str, ...], path: str) -> Errors:
-    value = holder.get(name, "")
-    if not value:
-        return [required(f"{path}.{name}")]
-    return [] if value in known else [not_supported(f"{path}.{name}", value, known)]
-
-
-def _check_port(port: Document, path: str) -> Errors:
-    errors: Errors = []
-    if not port["containerPort"]:
-        errors.append(required(f"{path}.containerPort"))
-    for name in ("containerPort", "hostPort"):
-        number = port.get(name, 0)
-        if number and not 0 < number <= PORT:
-            errors.append(invalid(f"{path}.{name}", number, f"must be between 1 and {PORT}, inclusive"))
-    return errors + _one_of(port, "protocol", ("SCTP", "TCP", "UDP"), path)
+def _choose(field: Field, known: tuple[str, ...]) -> None:
+    field.choice(known, Breach.NOT_SUPPORTED if field.value else Breach.REQUIRED)
 
 
 def _check_resources(resources: Document, path: str) -> Errors:
@@ -170,17 +159,6 @@ def _check_resource_name(name: str, path: str) -> Errors:
     return []
 
 
-def _check_policies(spec: Document) -> Errors:
-    errors = _one_of(spec, "restartPolicy", ("Always", "OnFailure", "Never"), "spec")
-    errors += _one_of(spec, "dnsPolicy", ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"), "spec")
-    if spec.get("dnsPolicy") == "None":
-        raise not_implemented('the value "None" of the field "spec.dnsPolicy" of Pod')
-    deadline = spec.get("activeDeadlineSeconds")
-    if deadline is not None and not 1 <= deadline <= _INT32_MAX:
-        errors.append(invalid("spec.activeDeadlineSeconds", deadline, f"must be between 1 and {_INT32_MAX}, inclusive"))
-    return errors
-
-
 def _check_affinity(affinity: Document, path: str) -> Errors:
     errors: Errors = []
     node = affinity.get("nodeAffinity") or {}
@@ -218,17 +196,6 @@ def _check_pod_term(term: Document, path: str) -> Errors:
     return errors + check(f"{path}.topologyKey", term["topologyKey"], LABEL_KEY)
 
 
-def _check_gates(gates: list[Document], path: str) -> Errors:
-    errors: Errors = []
-    seen = set()
-    for i, gate in enumerate(gates):
-        errors += check(f"{path}[{i}]", gate["name"], LABEL_KEY)
-        if gate["name"] in seen:
-            errors.append(duplicate(f"{path}[{i}]", gate["name"]))
-        seen.add(gate["name"])
-    return errors
-
-
 def check_pod_update(new: Document, old: Document) -> Errors:
     """An update of a pod's metadata and spec: only few fields of the spec may change."""
     errors = check_metadata_update(new, old) + _check_pod(new)
@@ -247,21 +214,15 @@ def check_pod_update(new: Document, old: Document) -> Errors:
     errors += _check_gates_update(after.get("schedulingGates") or [], before.get("schedulingGates") or [])
     if _fixed_part(after) != _fixed_part(before):
         _refuse_gated_changes(after, before)
-        errors.append(forbidden("spec", f"pod updates may not change fields other than {','.join(_UPDATABLE)}\n"))
+        errors.append(forbidden("spec", f"of a pod only these change: {_UPDATABLE}"))
     return errors
 
 
 def _check_deadline_update(after: Document, before: Document) -> Errors:
-    path, now, then = (
-        "spec.activeDeadlineSeconds",
-        after.get("activeDeadlineSeconds"),
-        before.get("activeDeadlineSeconds"),
-    )
-    if now is None:
-        return [invalid(path, None, "must not update from a positive integer to nil value")] if then is not None else []
-    if then is not None and then < now:
-        return [invalid(path, now, "must be less than or equal to previous value")]
-    return []
+    now, then = after.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds")
+    if then is None or (now is not None and now <= then):
+        return []
+    return [invalid("spec.activeDeadlineSeconds", now, f"may only become less than {then}")]
 
 
 def _check_tolerations_update(after: list[Document], before: list[Document]) -> Errors:
