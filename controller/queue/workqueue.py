@@ -105,9 +105,10 @@ class WorkQueue:
         self.add_after(key, delay_s)
 
     def rest_behind_others(self, delay_s: float) -> None:
-        """Hand out no key that waits behind others until the delay has passed."""
+        """Hand out no key that waits behind others until the delay has passed, after those that were asked for before:
+        each is for work of its own."""
         with self._condition:
-            self._groups_from_s = self._clock.monotonic() + delay_s
+            self._groups_from_s = max(self._groups_from_s, self._clock.monotonic()) + delay_s
 
     def forget(self, key: str) -> None:
         """Reset the back-off of a key that succeeded."""

@@ -198,7 +198,8 @@ def test_a_key_comes_behind_others_from_when_it_belongs_there_although_it_waits_
 
 def test_a_key_of_a_group_is_handed_out_once_and_with_its_newest_turn() -> None:
     turns: dict[str, Turn] = {"a1": (1,), "a2": (2,)}
-    queue = grouped(FakeClock(), {"a1": "a", "a2": "a", "block": "x"}, turns)
+    clock = FakeClock()
+    queue = grouped(clock, {"a1": "a", "a2": "a", "block": "x"}, turns)
     queue.add("a1")
     queue.add("a2")
     queue.rest_behind_others(1.0)
@@ -207,7 +208,7 @@ def test_a_key_of_a_group_is_handed_out_once_and_with_its_newest_turn() -> None:
     queue.add("a1")
     queue.add("a1")
     assert len(queue) == 2
-    queue.rest_behind_others(0.0)
+    clock.advance(1.0)
     assert taken(queue) == ["a2", "a1"]
     assert len(queue) == 0
 
@@ -223,6 +224,19 @@ def test_behind_others_is_idle_as_long_as_it_was_told_and_nobody_else_waits_for_
     assert taken(queue) == []
     clock.advance(0.2)
     assert queue.get() == "slow"
+
+
+def test_rests_of_what_comes_behind_others_add_up() -> None:
+    """Deciding and writing are charged one after the other: a short write must not end the rest for a long decision."""
+    clock = FakeClock()
+    queue = grouped(clock, {"slow": "s"})
+    queue.add("slow")
+    queue.rest_behind_others(2.0)
+    queue.rest_behind_others(0.5)
+    clock.advance(2.4)
+    assert taken(queue) == []
+    clock.advance(0.2)
+    assert taken(queue) == ["slow"]
 
 
 def test_a_resting_key_is_not_handed_out_before_whoever_adds_it_but_one_with_the_first_turn_is() -> None:
