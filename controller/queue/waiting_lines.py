@@ -301,15 +301,15 @@ def _is_before(turn: Turn, created_before: str) -> bool:
 
 
 class ChangeWaiters:
-    """An index from changes to pods. Part of its owner, and used under the owner's lock. Cost of each call: one step
-    per change that it names."""
+    """An index from changes to pods. Part of its owner, and used under the owner's lock. Cost of wait() and leave():
+    one step per change that the pod waits for."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Mapping[Change, PodCount | None]] = {}  # holding on to a count keeps it up to date
-        self._by_change: dict[Change, set[str]] = {}
+        self._by_change: dict[Change, set[str]] = {}  # those that are not about to be tried again because of it
 
     def wait(self, key: str, waits_for: Mapping[Change, PodCount | None]) -> None:
-        """Let a pod wait for any of these changes, and for no others."""
+        """Let a pod that was tried in vain wait for any of these changes, and for no others."""
         self.leave(key)
         if waits_for:
             self._waiting[key] = waits_for
@@ -319,11 +319,13 @@ class ChangeWaiters:
     def leave(self, key: str) -> None:
         """Note that a pod no longer waits."""
         for change in self._waiting.pop(key, {}):
-            keys = self._by_change[change]
+            keys = self._by_change.get(change, set())
             keys.discard(key)
             if not keys:
-                del self._by_change[change]
+                self._by_change.pop(change, None)
 
-    def waiting_for(self, changes: Iterable[Change]) -> frozenset[str]:
-        """Return the pods that wait for one of these changes."""
-        return frozenset(key for change in changes for key in self._by_change.get(change, ()))
+    def woken_by(self, changes: Iterable[Change]) -> frozenset[str]:
+        """Return the pods that wait for one of these changes, which are about to be tried again. None is returned again
+        for a change until it was tried and waits anew, so that each step here is paid for by a decision: one author may
+        make the same change very often, and very many pods wait for it."""
+        return frozenset(key for change in changes for key in self._by_change.pop(change, ()))

@@ -273,13 +273,14 @@ class Decisions:
     def placement_changed(self, changes: Collection[Change]) -> None:
         """Try the pods again, on any node, that wait for storage or for other pods to come to nodes or leave them."""
         if changes:
-            self._ask_again(self._lines.change_for(self._change_waiters.waiting_for(changes)))
+            self._ask_again(self._lines.change_for(self._change_waiters.woken_by(changes)))
 
     def other_devices_changed(self) -> None:
         """Try the pods again, on any node, that devices of other drivers may help that were published or released."""
         if self._inventory.others.may_help:
             self._inventory.others.may_help = False
-            self._ask_again(self._lines.change_for(self._wait_for_others))
+            waiting, self._wait_for_others = self._wait_for_others, set()  # until they were tried
+            self._ask_again(self._lines.change_for(waiting))
 
     # Inside
 

@@ -181,7 +181,7 @@ def _make_pods_with_volumes(world: HostileWorld) -> None:
         return
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{world.rng.randrange(VOLUMES)}"}}
     world.put(claim(name, request(count=world.rng.choice((1, 2)))))
-    world.put(pod(name, name, volumes=[volume]))
+    world.put(pod(name, name, volumes=[volume], nodeSelector={"n": name}))
 
 
 def _patch_volume_claims(world: HostileWorld) -> None:

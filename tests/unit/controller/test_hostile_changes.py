@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
-from dracaena.api.objects import Pod
+from dracaena.api.objects import ObjectMeta, PersistentVolumeClaim, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceClaimStatus
 from dracaena.controller.lifecycle import proof
 from dracaena.controller.lifecycle.pod_record import PodRecord
@@ -191,6 +191,31 @@ def test_a_pod_that_is_attended_costs_no_look_at_its_group(monkeypatch: pytest.M
         bench.cluster.attend(one)
     assert len(served) == len(EIGHT.gpus)
     assert len(looks) <= len(served)
+
+
+def test_who_waits_for_storage_is_asked_once_however_often_its_claim_changes_before_the_turn_comes() -> None:
+    bench = Bench(n=EIGHT)
+
+    def change(number: int) -> None:
+        bench.cluster.intake.volume_claim_changed(
+            None, PersistentVolumeClaim(ObjectMeta(name="data", namespace="default", resource_version=str(number)))
+        )
+
+    change(0)
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    for number in range(PODS):  # each in a line of its own
+        bench.add(claim(f"c{number}", request()))
+        bench.add(pod(f"p{number}", f"c{number}", volumes=[volume], nodeSelector={"n": str(number)}))
+    bench.run()
+    asked: list[str] = []
+    ask = bench.queue.add_again
+    bench.queue.add_again = lambda key: (asked.append(key), ask(key))[1]  # type: ignore[method-assign, func-returns-value]
+    for number in range(1, 50):
+        change(number)
+    assert len(asked) == PODS
+    bench.run()
+    change(50)
+    assert len(asked) == 2 * PODS
 
 
 @pytest.mark.parametrize("error", [InvalidError, ForbiddenError])
