@@ -105,6 +105,9 @@ class Act(Generic[A]):
     step: A
     own: tuple[Parameters, ...]
     """What the claim of the current call wants; empty if the call is about no claim, or about its end."""
+    note: Callable[[Any], None]
+    """Notes what became known between two steps of the act, such as the number of what was made. Raises DracaenaError:
+    then the next step must not follow."""
 
 
 class ThingKind(Protocol[N, A]):

@@ -132,7 +132,9 @@ class ChangeEngine:
                 problems[each.thing] = error
         if problems and call.begins:
             return SettledThings(problems, ())
-        acts = [Act(each.thing, each.plan.act, each.wants.get(call.begins, ())) for each in due]
+        acts = [
+            Act(each.thing, each.plan.act, each.wants.get(call.begins, ()), partial(self._keep, each)) for each in due
+        ]
         acted = []
         for each, end in zip(due, kind.do(acts, left_s) if acts else (), strict=True):
             try:
@@ -152,17 +154,16 @@ class ChangeEngine:
         plan = partial(_Planned, thing, note, wants)
         if call.ends and not isinstance(note, Note):
             return plan(ThingPlan(stays="nothing of it is known to be ours"))
+        without_act: ThingPlan[Any, Any] = ThingPlan(note.noted if isinstance(note, Note) else None)
         if call.ends and wants and kind.asked(wants) == kind.asked(owners):
-            assert isinstance(note, Note)
-            return plan(ThingPlan(note.noted))
+            return plan(without_act)
         try:
-            seen = kind.look(thing, wants)
+            return plan(kind.plan(wants, kind.look(thing, wants), note))
         except GpuGoneError as error:
-            if not call.ends or wants:
+            if not call.ends:
                 raise
             log.info("nothing is left to undo", thing=str(thing), reason=str(error))
-            return plan(ThingPlan())
-        return plan(kind.plan(wants, seen, note))
+            return plan(without_act)
 
     def _wants(self, thing: Thing, owners: Wants, call: ForClaim) -> Wants:
         with self._claims.hold():
@@ -187,9 +188,10 @@ class ChangeEngine:
 
     def _end(self, each: _Planned, end: End[Any], call: ForClaim) -> DracaenaError | None:
         """Note what an act led to; return why the thing is not as it is wanted, None if it is."""
-        if not each.wants and _is_lost(end, call):
+        if (call.ends or not each.wants) and _is_lost(end, call):
             log.info("nothing is left to undo", thing=str(each.thing), reason=str(end.problem or end.how.name))
-            self._ledger.drop(each.thing)
+            if not each.wants:
+                self._ledger.drop(each.thing)
             return None
         if end.how is How.REFUSED:
             if isinstance(each.before, Note):

@@ -14,11 +14,11 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.host.facts.troubles import Trouble
 from dracaena.kubelet_plugin.changes import engine as engine_module
-from dracaena.kubelet_plugin.changes.change import Act, ForClaim, Note, Thing, ThingPlan, thing_of, wanted
+from dracaena.kubelet_plugin.changes.change import Act, End, ForClaim, How, Note, Thing, ThingPlan, thing_of, wanted
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.changes.kinds.time_slices import NotedInterval, TimeSlices
 from dracaena.kubelet_plugin.changes.ledger import Ledger
-from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.ports import EffectPendingError, GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from support.changed_node import BOOT, BOUND, SLOTS, TAKEN, ChangedNode, Slots, ViolationOfChangesError, run_changes
@@ -88,6 +88,19 @@ def test_what_is_refused_leaves_no_note_and_what_is_not_answered_leaves_one(node
     assert (set(node.drivers.values()), node.ledger.things(BOUND)) == ({"nvidia"}, ())
 
 
+def test_what_became_known_between_two_steps_is_noted_even_if_the_act_gets_no_answer(
+    node: ChangedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(_slots: Slots, act: Act[str]) -> End[str]:
+        act.note("its number is 7")
+        return End(How.UNANSWERED, TemporaryError("no answer"))
+
+    uid = claim(node, "one", SLOTS[0])
+    monkeypatch.setattr(Slots, "_set", half)
+    assert settle(node, ForClaim(begins=uid)).keys() == {SLOT}
+    assert node.ledger.read(SLOT, str) == Note(BOOT, {"one": ({},)}, "its number is 7")
+
+
 def test_where_one_thing_cannot_be_planned_no_other_of_the_claim_is_changed(
     node: ChangedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +150,26 @@ def test_a_claim_that_got_to_no_note_keeps_nothing_and_restores_nothing(node: Ch
     assert node.drivers[SLOTS[0]] == "nvidia"
 
 
+def test_a_claim_ends_although_a_gpu_that_others_use_too_is_away(
+    node: ChangedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = claim(node, "one", SLOTS[0]), claim(node, "two", SLOTS[0])
+    settle(node, ForClaim(begins=one))
+    settle(node, ForClaim(begins=two))
+
+    def away(*_given: object) -> str:
+        raise GpuGoneError("it is away")
+
+    monkeypatch.setattr(Slots, "look", away)
+    monkeypatch.setattr(Slots, "asked", lambda self, wants: len(wants))
+    assert settle(node, ForClaim(ends=one)) == {}
+    note = node.ledger.read(SLOT, str)
+    assert isinstance(note, Note)
+    assert note.owners.keys() == {"two"}
+    assert settle(node, ForClaim(ends=two)) == {}
+    assert node.ledger.read(SLOT, str) is None
+
+
 def test_a_thing_that_stays_is_a_trouble_of_the_sweep(node: ChangedNode) -> None:
     uid = claim(node, "one", SLOTS[0])
     told: list[Trouble] = []
@@ -159,7 +192,7 @@ def act_before_the_note(patch: pytest.MonkeyPatch) -> None:
         if each.plan.act is None or not each.wants:
             return note(self, each, call)
         kind = self.kinds[each.thing.kind]
-        kind.do([Act(each.thing, each.plan.act, ())], lambda: 1.0)
+        kind.do([Act(each.thing, each.plan.act, (), lambda _noted: None)], lambda: 1.0)
         return note(self, each, call)
 
     patch.setattr(ChangeEngine, "_note", late)
