@@ -1,0 +1,199 @@
+"""One search over a whole node: claims of every kind, and all that goes wrong on it. Nothing is undone that a claim has
+or may have, nothing is left over when all is quiet, nothing of others is overwritten, no device is given twice, and
+prepare and unprepare end. Planted faults, one of each kind at least, show that the search would see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api.config.v1alpha1 import TimeSliceInterval
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from support.damaged_node_simulator import FailingSteps
+from support.node_simulator import Crashed, ViolationError
+from support.played_hardware import PlayedDrivers, PlayedHardware, Trips
+from support.seeds import in_tiers
+from support.whole_node import FLAVORS, SteppedFabric
+from support.whole_node_simulator import WholeNodeSimulator
+from support.whole_plugin import PlayedGpus
+
+STEPS = 40
+BATCHES = 10
+"""Of sequences, each of which takes a fifth of a second of a processor: 90 of them 20 s, 20,000 more than an hour."""
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def run(folder: Path, seed: int) -> WholeNodeSimulator:
+    simulator = WholeNodeSimulator(folder / str(seed), seed)
+    for _ in range(STEPS):
+        simulator.step()
+    simulator.end()
+    return simulator
+
+
+@pytest.mark.timeout(24 * 3600)
+@pytest.mark.parametrize("count", in_tiers(9, 60, 2_000))
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_whatever_happens_each_claim_has_what_it_was_given_and_nothing_else_is_left(
+    tmp_path: Path, batch: int, count: int
+) -> None:
+    started = {flavor.name: 0 for flavor in FLAVORS}
+    for seed in range(batch * count, (batch + 1) * count):
+        simulator = run(tmp_path, seed)
+        started[simulator.flavor.name] += simulator.started
+    assert min(started.values()) > 0
+
+
+# Planted faults
+
+
+def notes_late(patch: pytest.MonkeyPatch, kind: type[Any], method: str) -> None:
+    """What is written before a change comes after it: too late where the plugin is killed between the two."""
+    rename, change = FailingSteps.rename, getattr(kind, method)
+    notes: list[tuple[Path, bytes | None]] = []
+
+    def noted(self: FailingSteps, source: Path, target: Path, folder: int) -> None:
+        before = target.read_bytes() if target.exists() else None
+        rename(self, source, target, folder)
+        notes.append((target, before))
+
+    def late(self: Any, *given: Any) -> None:
+        try:
+            change(self, *given)
+        except Crashed:
+            target, before = notes[-1]
+            target.unlink(missing_ok=True) if before is None else target.write_bytes(before)
+            raise
+
+    patch.setattr(FailingSteps, "rename", noted)
+    patch.setattr(kind, method, late)
+    patch.setattr(WholeNodeSimulator, "kills", 20)
+
+
+def a_limit_is_noted_late(patch: pytest.MonkeyPatch) -> None:
+    notes_late(patch, PlayedHardware, "limit")
+
+
+def a_driver_is_noted_late(patch: pytest.MonkeyPatch) -> None:
+    notes_late(patch, PlayedDrivers, "_count")
+
+
+def a_partition_is_noted_late(patch: pytest.MonkeyPatch) -> None:
+    notes_late(patch, SteppedFabric, "_count")
+
+
+def believes_in_changes(patch: pytest.MonkeyPatch, what: str) -> None:
+    """A change is taken for done, and is not."""
+    change = Trips.change
+    patch.setattr(
+        Trips, "change", lambda self, name, work: change(self, name, (lambda: None) if name == what else work)
+    )
+
+
+def mig_instances_stay(patch: pytest.MonkeyPatch) -> None:
+    believes_in_changes(patch, "MIG instance's end")
+
+
+def limits_stay(patch: pytest.MonkeyPatch) -> None:
+    limit = PlayedHardware.limit
+
+    def kept(self: PlayedHardware, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
+        if limit_bytes is not None:
+            limit(self, gpu, cgroup, limit_bytes)
+
+    patch.setattr(PlayedHardware, "limit", kept)
+
+
+def an_interval_of_an_admin_is_not_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PlayedHardware, "read", lambda self, gpu: TimeSliceInterval.DEFAULT)
+
+
+def intervals_stay(patch: pytest.MonkeyPatch) -> None:
+    whole = PlayedHardware.set
+
+    def kept(self: PlayedHardware, gpu: str, interval: TimeSliceInterval) -> None:
+        if interval is TimeSliceInterval.LONG:
+            whole(self, gpu, interval)
+
+    patch.setattr(PlayedHardware, "set", kept)
+
+
+def partitions_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SteppedFabric, "deactivate", lambda self, partition: None)
+
+
+def gpus_stay_with_vfio(patch: pytest.MonkeyPatch) -> None:
+    write = PlayedDrivers.write
+
+    def kept(self: PlayedDrivers, gpu: str, path: str, text: str) -> None:
+        if not path.endswith("nvidia/bind"):
+            write(self, gpu, path, text)
+
+    patch.setattr(PlayedDrivers, "write", kept)
+
+
+def requests_stay(patch: pytest.MonkeyPatch) -> None:
+    remove = FailingSteps.remove
+
+    def kept(self: FailingSteps, path: Path, folder: int) -> None:
+        if path.parent.name != "requests":
+            remove(self, path, folder)
+
+    patch.setattr(FailingSteps, "remove", kept)
+
+
+def specs_stay(patch: pytest.MonkeyPatch) -> None:
+    remove = FailingSteps.remove
+
+    def kept(self: FailingSteps, path: Path, folder: int) -> None:
+        if path.parent.name != "cdi":
+            remove(self, path, folder)
+
+    patch.setattr(FailingSteps, "remove", kept)
+
+
+def a_reload_is_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PlayedGpus, "opened", lambda self: 0)
+
+
+def specs_without_a_checkpoint_are_overlooked(patch: pytest.MonkeyPatch) -> None:
+    names, stamps = DocumentFolder.names, DocumentFolder.stamps
+
+    def seen_names(self: DocumentFolder, suffix: str) -> tuple[str, ...]:
+        return () if self.folder.name == "cdi" else names(self, suffix)
+
+    def seen_stamps(self: DocumentFolder, suffix: str) -> Mapping[str, Hashable]:
+        return {} if self.folder.name == "cdi" else stamps(self, suffix)
+
+    patch.setattr(DocumentFolder, "names", seen_names)
+    patch.setattr(DocumentFolder, "stamps", seen_stamps)
+
+
+@pytest.mark.search
+@pytest.mark.parametrize(
+    ("plant", "found_by"),
+    [
+        (a_limit_is_noted_late, 68),
+        (a_driver_is_noted_late, 120),
+        (a_partition_is_noted_late, 79),
+        (mig_instances_stay, 3),
+        (limits_stay, 2),
+        (an_interval_of_an_admin_is_not_read, 2),
+        (intervals_stay, 2),
+        (partitions_stay, 7),
+        (gpus_stay_with_vfio, 0),
+        (requests_stay, 5),
+        (specs_stay, 0),
+        (a_reload_is_not_seen, 19),
+        (specs_without_a_checkpoint_are_overlooked, 1),
+    ],
+)
+def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, found_by: int) -> None:
+    plant(monkeypatch)
+    with pytest.raises(ViolationError):
+        run(tmp_path, found_by)
