@@ -50,26 +50,39 @@ class PodDevicesCache:
         self._driver = driver
         self._name_format = name_format
         self._known: dict[str, PodDevices] = {}  # by the pod's UID; replaced as a whole, never modified
-        self._pods: tuple[Pod, ...] = ()  # the pods of _known
-        self._users: Mapping[ClaimPlace, Sequence[Pod]] = {}  # the same pods by the claims that they use
-        self._prepared: Mapping[int, PreparedClaim] = {}  # by id(): identity shows at once what is unchanged
+        self._pods: Mapping[int, Pod] = {}  # the pods of _known, by id(): identity shows at once what is unchanged
+        self._users: dict[ClaimPlace, list[Pod]] = {}  # the same pods by the claims that they use
+        self._prepared: Mapping[int, PreparedClaim] = {}  # by id() too
         self._claims: dict[ClaimPlace, Sequence[PreparedClaim]] = {}  # the same claims by place
 
     def of(self, pods: Sequence[Pod], prepared: Sequence[PreparedClaim]) -> tuple[PodDevices, ...]:
         """Return what these pods have, in their order; forget all others.
 
-        A pod is unchanged if it is the same object: the watch replaces it with each change. While all pods are
-        unchanged, only the users of changed claims are looked at.
+        A pod is unchanged if it is the same object: the watch replaces it with each change. Only pods that changed, and
+        the users of claims that did, are looked at.
         """
-        changed, pods = self._take(prepared), tuple(pods)
-        if pods == self._pods:
-            anew = {pod.metadata.uid: self._work_out(pod) for place in changed for pod in self._users.get(place, ())}
-            self._known = {**self._known, **anew}
-        else:
-            self._known = {pod.metadata.uid: self._of(pod, changed) for pod in pods}
-            self._users = _by_place(self._known.values())
-        self._pods = pods
-        return tuple(self._known.values())
+        changed, before = self._take(prepared), self._pods
+        now = dict(zip(map(id, pods), pods, strict=True))
+        gone = [before[key] for key in before.keys() - now.keys()]
+        come = [now[key] for key in now.keys() - before.keys()]
+        due = [pod for place in changed for pod in self._users.get(place, ()) if id(pod) in now]
+        anew = {pod.metadata.uid: self._work_out(pod) for pod in (*due, *come)}
+        self._follow_users(gone, [anew[pod.metadata.uid] for pod in come])
+        known = {**self._known, **anew}
+        for uid in {pod.metadata.uid for pod in gone} - {pod.metadata.uid for pod in come}:
+            del known[uid]
+        self._pods, self._known = now, known
+        return tuple([known[pod.metadata.uid] for pod in pods])
+
+    def _follow_users(self, gone: Iterable[Pod], come: Iterable[PodDevices]) -> None:
+        for pod in gone:
+            for place in self._known[pod.metadata.uid].places:
+                self._users[place] = [user for user in self._users[place] if user is not pod]
+                if not self._users[place]:
+                    del self._users[place]
+        for each in come:
+            for place in each.places:
+                self._users.setdefault(place, []).append(each.pod)
 
     def are_told(self, pod: Pod) -> bool:
         """Whether a pod has the annotations that the last result says it should have. For any thread."""
@@ -90,12 +103,6 @@ class PodDevicesCache:
             del self._claims[place]
         return {_place(p) for uid, p in {**gone, **come}.items() if gone.get(uid) != come.get(uid)}
 
-    def _of(self, pod: Pod, changed: AbstractSet[ClaimPlace]) -> PodDevices:
-        known = self._known.get(pod.metadata.uid)
-        if known is not None and known.pod is pod and changed.isdisjoint(known.places):
-            return known
-        return self._work_out(pod)
-
     def _work_out(self, pod: Pod) -> PodDevices:
         places = tuple((pod.metadata.namespace, name) for name in claim_names(pod))
         mine = {place: self._claims[place] for place in places if place in self._claims}
@@ -108,15 +115,6 @@ class PodDevicesCache:
             annotation_changes(pod, wanted),
             unknown_claims(pod, mine),
         )
-
-
-def _by_place(pod_devices: Iterable[PodDevices]) -> Mapping[ClaimPlace, Sequence[Pod]]:
-    """Return which pods use which claim."""
-    users: dict[ClaimPlace, list[Pod]] = {}
-    for each in pod_devices:
-        for place in each.places:
-            users.setdefault(place, []).append(each.pod)
-    return users
 
 
 def _place(prepared: PreparedClaim) -> ClaimPlace:
