@@ -71,7 +71,7 @@ def unbounded_rest(patch: pytest.MonkeyPatch) -> None:
     ("plant", "pattern", "words"),
     [
         (quadratic_names, "annotations of claims", "names of others"),
-        (short_decisions_uncharged, "annotations of claims", "of a processor"),
+        (short_decisions_uncharged, "claims for storage", "of a processor"),
         (first_lane, "annotations of claims", "a pod of others waited"),
         (retry_without_change, "labels of claims", "refused"),
         # The tenant's pods do not even settle before the first change.
