@@ -159,6 +159,15 @@ def test_a_node_without_shares_says_what_its_driver_can(tmp_path: Path, protocol
     assert node.files.read_node().protocol == 0, "the driver was removed"  # type: ignore[union-attr]
 
 
+def test_the_first_share_finds_out_that_the_driver_was_updated(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    node.supervisor.step()
+    node.world.protocol = 3
+    node.ask(0, "a")
+    node.settle()
+    assert node.files.read_node().protocol == 3  # type: ignore[union-attr]
+
+
 @BOTH
 def test_ready_is_said_only_by_a_supervisor_that_has_looked(tmp_path: Path, protocol: int) -> None:
     node = MpsNode(tmp_path, protocol)

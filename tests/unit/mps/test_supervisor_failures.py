@@ -564,3 +564,39 @@ def test_a_daemon_that_does_not_answer_once_has_cost_nobody_anything(tmp_path: P
     node.clock.advance(5)
     node.settle()
     assert (node.phase(share), node.statuses()[share].fault) == (MpsPhase.READY, None)
+
+
+def test_a_fault_is_reported_at_once_by_a_daemon_that_answers_again_although_a_step_failed(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a", percentage=20)
+    node.settle()
+    assert join(node, share, 11) == OK
+    node.world.hangs.add(node.places.pipes_of(GPUS[0]))
+    node.clock.advance(5)
+    node.supervisor.step()
+    node.world.hangs.clear()
+    node.clock.advance(31)
+    node.world.refuses = "set_active_thread_percentage"
+    node.ask(0, "b", percentage=60)
+    node.supervisor.step()
+    assert "cannot set the limits" in node.statuses()[share].message
+    model_of(node).fault(11)
+    node.clock.advance(0.1)
+    node.supervisor.step()
+    assert node.statuses()[share].fault is not None
+
+
+def test_a_daemon_that_would_not_stop_is_not_ended_once_it_is_wanted_again(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a", percentage=20)
+    node.settle()
+    before = node.world.find()
+    node.world.refuses = "quit"
+    node.withdraw(share)
+    for _ in range(3):
+        node.supervisor.step()
+        node.clock.advance(31)
+    later = node.ask(0, "b", percentage=60)
+    node.supervisor.step()
+    assert node.world.find() == before
+    assert node.phase(later) is MpsPhase.READY
