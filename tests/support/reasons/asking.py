@@ -51,7 +51,7 @@ class Asking:
         for claim in claims:
             if (claim.get("status") or {}).get("allocation"):
                 continue
-            for entry in claim["spec"].get("devices", {}).get("requests", ()):
+            for entry in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
                 one = _request(claim, entry, classes)
                 found = None if one is None or found is None else [*found, one]
         return cls(cluster, pod, tuple(claims), None if found is None else tuple(found))
@@ -95,7 +95,7 @@ class Asking:
 
 
 def _class_names(claim: Json) -> Iterator[str]:
-    for entry in claim["spec"].get("devices", {}).get("requests", ()):
+    for entry in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
         yield from (one["deviceClassName"] for one in (entry.get("exactly"), *entry.get("firstAvailable", ())) if one)
 
 
