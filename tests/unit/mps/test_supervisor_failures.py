@@ -600,3 +600,16 @@ def test_a_daemon_that_would_not_stop_is_not_ended_once_it_is_wanted_again(tmp_p
     node.supervisor.step()
     assert node.world.find() == before
     assert node.phase(later) is MpsPhase.READY
+
+
+@BOTH
+def test_of_a_daemon_that_gives_no_answer_the_server_is_ended_first(tmp_path: Path, protocol: int) -> None:
+    """Once its name is free, a server that is left would be nobody's."""
+    node = MpsNode(tmp_path, protocol)
+    node.ask(0, "a")
+    node.settle()
+    node.world.hangs.add(node.places.pipes if protocol == 3 else node.places.pipes_of(GPUS[0]))
+    ended: list[str] = []
+    node.world.effect = lambda what: ended.append(what) if what.startswith("kill") else None
+    node.settle()
+    assert ended[0] == "kill nvidia-cuda-mps-server"
