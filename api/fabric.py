@@ -6,11 +6,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from dracaena.api.errors import BadInputError
+
 HGX_MODULES: Final = (
     (1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 4), (5, 6, 7, 8), (1, 3), (2, 4), (5, 7), (6, 8),
     *((module,) for module in range(1, 9)),
 )  # fmt: skip
 """Module ids of each partition of an HGX H100, by its id (Fabric Manager's user guide, default partitions)."""
+
+_OF: Final = "-of-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,23 @@ class FabricPartition:
     """Module ids of its GPUs (physicalId, from H100 on nvmlDeviceGetModuleId)."""
     nvlinks: int | None = None
     """NVLinks that each of its GPUs has, the lowest count if they differ; None: unknown."""
+
+    @classmethod
+    def named(cls, name: str) -> FabricPartition:
+        """Return the partition with a `name`. Raises BadInputError for any other text."""
+        number, _, modules = name.partition(_OF)
+        try:
+            return cls(int(number), frozenset(map(int, modules.split("-"))))
+        except ValueError:
+            raise BadInputError(f"{name!r} does not name a partition, such as 3{_OF}1-3") from None
+
+    @property
+    def name(self) -> str:
+        """Return its id with the module ids, `3-of-1-3`: Fabric Manager may give the id to another partition later."""
+        return f"{self.id}{_OF}{'-'.join(map(str, sorted(self.modules)))}"
+
+    def __str__(self) -> str:
+        return f"partition {self.id} (modules {' '.join(map(str, sorted(self.modules)))})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,21 +271,6 @@ class RecordedEffectMeans(Protocol):
         ...
 
 
-@runtime_checkable
-class JoinedEffectMeans(Protocol):
-    """Like NotingEffectMeans, for effects that are cheaper to make together, for all devices of a claim."""
-
-    def apply_joined(
-        self, effects: Sequence[Effect], note: Callable[[Effect, Mapping[str, Scalar]], None]
-    ) -> Sequence[Mapping[str, Scalar]]:
-        """Like NotingEffectMeans.apply_noting for each, in order. If it raises, any of them may have been made."""
-        ...
-
-    def undo_joined(self, effects: Sequence[Effect], undone: Callable[[Effect], None]) -> None:
-        """Like EffectMeans.undo for each, in order, calling `undone` after each. If it raises, some may be left."""
-        ...
-
-
 class GpuGoneError(TemporaryError):
     """The driver does not have this GPU, is not loaded, or is about to be unloaded: what was set there is lost too."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -126,6 +127,12 @@ class ThingKind(Protocol[N, A]):
         """Return what owners want together, to be compared: if it stays the same, an owner can go without an act."""
         ...
 
+    def hold(self) -> AbstractContextManager[object]:
+        """Hold what all things of this kind share for a block, in which some of them are looked at, planned, noted and
+        done. The caller has their GPUs and not NodeClaims. Raises TemporaryError if another call has it for too long.
+        """
+        ...
+
     def look(self, thing: Thing, wants: Wants) -> Any:
         """Return what is seen of a thing, as far as a plan for `wants` needs it. Raises DracaenaError: GpuGoneError if
         it is lost with its GPU, and EffectPendingError while an earlier act may still take effect.
@@ -133,7 +140,9 @@ class ThingKind(Protocol[N, A]):
         ...
 
     def plan(self, wants: Wants, seen: Any, note: Note[N] | Unreadable | None) -> ThingPlan[N, A]:
-        """Return what to do: values in, values out. Without `wants`, everything is to be as it was before."""
+        """Return what to do: values in, values out. Without `wants`, everything is to be as it was before. Raises
+        DracaenaError if what is wanted is impossible now: then nothing is noted.
+        """
         ...
 
     def do(self, acts: Sequence[Act[A]], left_s: Callable[[], float]) -> Sequence[End[N]]:
@@ -188,14 +197,16 @@ def wanted(
 
 
 def one_by_one(
-    acts: Sequence[Act[A]], left_s: Callable[[], float], work: Callable[[Act[A]], End[N]]
+    acts: Sequence[Act[A]], left_s: Callable[[], float], work: Callable[[Act[A]], End[N]], why: str = ""
 ) -> Sequence[End[N]]:
-    """Carry out acts one after another, none once the time is up."""
+    """Carry out acts one after another, none once the time is up: to those left nothing has happened. `why` continues
+    the sentence that says so.
+    """
     ends: list[End[N]] = []
     for act in acts:
         if left_s() > 0:
             ends.append(work(act))
         else:
-            late = EffectPendingError(f"no time is left for {act.thing} in this call: the next one goes on with it")
-            ends.append(End(How.UNANSWERED, late))
+            text = f"no time is left for {act.thing} in this call: the next one goes on with it{why}"
+            ends.append(End(How.REFUSED, EffectPendingError(text)))
     return ends

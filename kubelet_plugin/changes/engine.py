@@ -103,7 +103,12 @@ class ChangeEngine:
         ordered = sorted(set(things), key=self._order, reverse=bool(call.ends))
         acted: list[Thing] = []
         for name, run in itertools.groupby(ordered, key=lambda thing: thing.kind):
-            settled = self._settle(self.kinds[name], tuple(run), call, left_s)
+            kind, some = self.kinds[name], tuple(run)
+            try:
+                with kind.hold():
+                    settled = self._settle(kind, some, call, left_s)
+            except DracaenaError as error:
+                settled = SettledThings(dict.fromkeys(some, error), ())
             acted += settled.acted
             if settled.problems:
                 return SettledThings(settled.problems, tuple(acted))

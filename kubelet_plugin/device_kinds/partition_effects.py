@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
-from dracaena.api.fabric import FabricPartition, PartitionedFabric
+from dracaena.api.fabric import FabricPartition
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.api.resource_objects import Device
 from dracaena.api.vgpu import VGPU_PREFIX
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce
 from dracaena.kubelet_plugin.device_kinds.shared_device import shareable_bytes
-from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect, Scalar
+from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
-
-PARTITION: Final = "partition"
-"""Parameter: the id of the partition."""
-MODULES: Final = "modules"
-"""Parameter: the module ids of its GPUs, ascending, separated by spaces."""
 
 
 def partition_effects(devices: Sequence[PreparedDevice], pool: PublishedPool) -> tuple[Effect, ...] | CannotEnforce:
-    """Return the partitions that must be active for the devices of a claim, without those for admin access.
+    """Return the partitions that must be active for the devices of a claim, without those for admin access; each once.
 
     Its whole GPUs and GPUs for virtual machines form one partition if there is one of exactly these GPUs; otherwise
     each gets its own. The GPUs of shares and MIG devices always get their own. vGPUs have none here. Returns why if
@@ -53,8 +47,12 @@ def partition_effects(devices: Sequence[PreparedDevice], pool: PublishedPool) ->
             f"Fabric Manager has no partition of module {', '.join(missing)} alone, and none of exactly the GPUs of "
             f"this claim (modules {_text(module for module, _ in found)})"
         )
-    linked = () if together is None else (_effect(together, whole[min(whole)]),)
-    return (*linked, *_each_alone(found, fabric))
+    effects = {} if together is None else {together.id: _effect(together, whole[min(whole)])}
+    for module, device in found:
+        partition = fabric.of_size(module, 1)
+        if partition is not None:
+            effects.setdefault(partition.id, _effect(partition, device))
+    return tuple(effects.values())
 
 
 def is_foreign(device: Device, pool: PublishedPool) -> bool:
@@ -71,14 +69,8 @@ def is_foreign(device: Device, pool: PublishedPool) -> bool:
     return module in fabric.foreign
 
 
-def _each_alone(devices: Sequence[tuple[int, PreparedDevice]], fabric: PartitionedFabric) -> tuple[Effect, ...]:
-    partitions = [(fabric.of_size(module, 1), device) for module, device in devices]
-    return tuple(_effect(partition, device) for partition, device in partitions if partition is not None)
-
-
 def _effect(partition: FabricPartition, device: PreparedDevice) -> Effect:
-    parameters: dict[str, Scalar] = {PARTITION: partition.id, MODULES: _text(partition.modules)}
-    return Effect(FABRIC_PARTITION, device.physical_gpu, device.device, device.share_id, parameters)
+    return Effect(FABRIC_PARTITION, device.physical_gpu, DeviceName(partition.name))
 
 
 def _text(modules: Iterable[int]) -> str:

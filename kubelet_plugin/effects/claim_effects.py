@@ -17,7 +17,6 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 
 import structlog
 
@@ -28,7 +27,6 @@ from dracaena.kubelet_plugin.changes.change import ForClaim, Thing, thing_of
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.ports import (
     EffectMeans,
-    JoinedEffectMeans,
     NodeLock,
     NotingEffectMeans,
     RecordedEffectMeans,
@@ -158,20 +156,9 @@ class ClaimEffects:
             if effects[0].kind in self._engine.kinds:
                 self._settle(effects, ForClaim(begins=uid), left_s)
                 continue
-            for effect, outcome in zip(effects, self._apply_run(uid, effects), strict=True):
-                self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
+            for effect in effects:
+                self._note(uid, effect, dataclasses.replace(effect, outcome=self._apply(uid, effect)))
                 log.info("effect made", effect=str(effect), claim_uid=uid)
-
-    def _apply_run(self, uid: ClaimUid, effects: Sequence[Effect]) -> Iterable[Mapping[str, Scalar]]:
-        """Make effects of one kind, jointly if their means can, and return the outcome of each as it is made."""
-        means = self._means_of(effects[0])
-        if not isinstance(means, JoinedEffectMeans):
-            return (self._apply(uid, effect) for effect in effects)
-
-        def note(effect: Effect, outcome: Mapping[str, Scalar]) -> None:
-            self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
-
-        return means.apply_joined(effects, note)
 
     def _apply(self, uid: ClaimUid, effect: Effect) -> Mapping[str, Scalar]:
         others, means = self._others(uid, effect), self._means_of(effect)
@@ -248,14 +235,8 @@ class ClaimEffects:
             if effects[0].kind in self._engine.kinds:
                 self._settle(effects, ForClaim(ends=uid), left_s)
                 continue
-            means = self._means_of(effects[0])
-            if isinstance(means, JoinedEffectMeans):
-                for effect in effects:
-                    self._others_to_undo(uid, effect)
-                means.undo_joined(effects, partial(self._note_undone, uid))
-                continue
             for effect in effects:
-                means.undo(effect, self._others_to_undo(uid, effect))
+                self._means_of(effect).undo(effect, self._others_to_undo(uid, effect))
                 self._note_undone(uid, effect)
 
     def _others_to_undo(self, uid: ClaimUid, effect: Effect) -> tuple[Effect, ...]:

@@ -32,7 +32,7 @@ MEMORY_LIMIT: Final = "memory-limit"
 """Kind of the effect of a share whose memory the GPU driver limits (device_kinds.memory_limit_effect)."""
 
 FABRIC_PARTITION: Final = "fabric-partition"
-"""Kind of the effect of a Fabric Manager partition that links the GPUs of a claim (prepare.partition_effects)."""
+"""Kind of the effect of a Fabric Manager partition that links the GPUs of a claim (device_kinds.partition_effects)."""
 
 VFIO_BIND: Final = "vfio-bind"
 """Kind of the effect of a GPU that is bound to a VFIO driver when a claim gets it (device_kinds.vfio_gpu)."""
@@ -47,7 +47,7 @@ class Effect:
     gpu: DeviceName
     """Device name of the whole GPU. Effects on one GPU are made and undone one at a time."""
     device: DeviceName
-    """The claim's device that it is for."""
+    """The claim's device that it is for; of what several devices have in common, its name."""
     share_id: str | None = None
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     outcome: Mapping[str, Scalar] | None = None

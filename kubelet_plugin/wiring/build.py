@@ -47,7 +47,7 @@ from dracaena.kubelet_plugin.claims.unprepares import Unprepares
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.publish.pool import PoolIdentity
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
-from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.effects.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -81,7 +81,7 @@ from dracaena.kubelet_plugin.upkeep.late_pods import LatePods
 from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
 from dracaena.kubelet_plugin.wiring.cc_mode_parts import CcModeParts, cc_mode_journals
 from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
-from dracaena.kubelet_plugin.wiring.fabric_means import fabric_partitions, with_fabric
+from dracaena.kubelet_plugin.wiring.fabric_means import fabric_readings, with_fabric
 from dracaena.kubelet_plugin.wiring.from_settings import (
     USER_AGENT,
     NodeSource,
@@ -208,7 +208,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     node_source: NodeSource | None = None
     played: RecordedNode | None = None
     limiter: GpuDriverMemoryLimiter | None = None
-    fabric: FabricPartitions | None = None
+    fabric: FabricReadings | None = None
     if recorded is not None:
         health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
         if settings.mig == LAYOUT:
@@ -216,7 +216,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
             live = _live_machine(node, played, updates)
     else:
         node_source = source(node.release) if source is not None else nvml_source(settings, node.metrics, node.release)
-        fabric = fabric_partitions(node)
+        fabric = fabric_readings(node)
         live = _live_machine(node, node_source, updates, with_fabric(fabric, settings))
         health, limiter = node_source, GpuDriverMemoryLimiter(node_source, live.ask)
     if live is not None:
@@ -320,9 +320,11 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     late_pods = LatePods(guests, pods, node.events.warn_users, mps_folders=shares.client_folders)
     changes = gpu_means(node, gpus)
     gpu_lock = GpuLocks(node.paths.gpu_locks, node.clock).of
-    engine = ChangeEngine(
-        ledger=node.ledger, kinds=[*shares.kinds, *changes.kinds], claims=node.claims, gpu_lock=gpu_lock
-    )
+    kinds = [*shares.kinds, *changes.kinds]
+    engine = ChangeEngine(ledger=node.ledger, kinds=kinds, claims=node.claims, gpu_lock=gpu_lock)
+    if gpus.fabric is not None and node.settings.fabric_partitions:
+        renew = partial(gpus.fabric.renew, engine, partial(node.troubles.update, "fabric-partitions"))
+        gpus.updates.subscribe(lambda _machine: renew(), same=renew)
     effects = ClaimEffects(
         claims=node.claims,
         engine=engine,

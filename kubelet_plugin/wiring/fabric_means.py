@@ -14,8 +14,9 @@ from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.host.facts.troubles import TroubleKind, trouble
 from dracaena.kubelet_plugin.adapters.files.fabric_manager_file import FILE, configured_mode
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
+from dracaena.kubelet_plugin.changes.kinds.fabric_partition import FabricPartitions
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root
 from dracaena.kubelet_plugin.wiring.parts import NodeParts
@@ -29,12 +30,12 @@ VGPU_NVSWITCH: Final = 2
 """The same for vGPUs, whose partitions are activated with virtual functions."""
 
 
-def with_fabric(partitions: FabricPartitions, settings: PluginSettings) -> Callable[[Reading], Reading]:
+def with_fabric(readings: FabricReadings, settings: PluginSettings) -> Callable[[Reading], Reading]:
     """Return a function that adds to a reading what Fabric Manager says of its GPUs. Without the setting
     `fabric-partitions`, it adds a trouble if that seems to be missing.
     """
     if settings.fabric_partitions:
-        return partitions.read
+        return readings.read
     host_root = seen_host_root(settings)
     return lambda reading: with_missing_setting(reading, configured_mode(host_root))
 
@@ -61,18 +62,14 @@ def with_missing_setting(reading: Reading, mode: int | None) -> Reading:
     return dataclasses.replace(reading, troubles=(*reading.troubles, trouble(TroubleKind.FABRIC_MANAGER, text)))
 
 
-def fabric_partitions(node: NodeParts) -> FabricPartitions:
-    """Return what activates partitions, even if the settings say that there are none: partitions of claims that were
-    prepared before must be deactivated.
+def fabric_readings(node: NodeParts) -> FabricReadings:
+    """Return what reads partitions, with what activates them, even if the settings say that there are none: partitions
+    of claims that were prepared before must be deactivated.
     """
-    settings, paths = node.settings, node.paths
-    return FabricPartitions(
-        _library(settings),
-        GpuLocks(paths.gpu_locks, node.clock).of(LOCK),
-        DocumentFolder(paths.fabric, synced=False, in_place_if_full=True),
-        node.claims,
-        node.clock,
-    )
+    manager, lock = _library(node.settings), GpuLocks(node.paths.gpu_locks, node.clock).of(LOCK)
+    partitions = FabricPartitions(manager, lock, node.ledger, node.clock)
+    files = DocumentFolder(node.paths.fabric, synced=False, in_place_if_full=True)
+    return FabricReadings(manager, partitions, files, node.claims)
 
 
 def _library(settings: PluginSettings) -> FabricManagerLibrary:

@@ -24,7 +24,7 @@ from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.mig_instances import WholeGpus
 from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
 from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans, OpeningProcess
-from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, MIG_OFF, Effect
+from dracaena.kubelet_plugin.prepare.effects import MIG_OFF, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.settings import ON_DEMAND
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root
@@ -88,8 +88,8 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> GpuMeans:
             use=partial(GpuDriverUse, node.paths.gpu_driver_lock, node.paths.release_request),
         ),
     )
-    partitions: Means = {} if gpus.fabric is None else {FABRIC_PARTITION: gpus.fabric}
-    return GpuMeans({**divided, **partitions}, (vfio,), made)
+    partitions = () if gpus.fabric is None else (gpus.fabric.partitions,)
+    return GpuMeans(divided, (vfio, *partitions), made)
 
 
 def host_troubles(kubelet: Path) -> tuple[Trouble, ...]:

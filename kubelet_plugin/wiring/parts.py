@@ -21,7 +21,7 @@ from dracaena.kubelet_plugin.cc_modes.modes import CcModes
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
-from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.effects.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
@@ -115,8 +115,8 @@ class GpuParts:
     """None with a recorded machine, unless MIG layouts divide it."""
     source: NodeSource | None
     """What `live` reads. None with a recorded machine."""
-    fabric: FabricPartitions | None
-    """What activates Fabric Manager's partitions. None with a recorded machine."""
+    fabric: FabricReadings | None
+    """What reads and activates Fabric Manager's partitions. None with a recorded machine."""
     recorded: RecordedNode | None
     """What `live` reads instead if MIG layouts divide a recorded machine."""
     own_places: OwnPlaces

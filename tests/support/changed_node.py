@@ -77,6 +77,9 @@ class Slots:
     def asked(self, wants: Wants) -> bool:
         return bool(wants)
 
+    def hold(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
     def look(self, thing: Thing, wants: Wants) -> str:
         return self.drivers[thing.name]
 

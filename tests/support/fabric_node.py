@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Machine
@@ -17,18 +16,20 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.api.topology import Topology
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.facts.troubles import Trouble
+from dracaena.kubelet_plugin.changes.change import AnyThingKind
+from dracaena.kubelet_plugin.changes.kinds.fabric_partition import FabricPartitions
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldGpu, ToldPartition
-from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.ports import FabricManagerError
-from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION
 from support.clock import FakeClock
 from support.fake_fabric_manager import DOWN, FakeFabricManager, SilentError
 from support.fake_mig import FakeMigHardware
 from support.killed_steps import StopError
 from support.mig_geometries import divisible_machine
 from support.mig_node import MigNode
-from support.plugin import ThreadLock, node_claims
+from support.plugin import ThreadLock, node_claims, reference_to
 from support.vfio_node import NEVER, VfioNode
 
 MODULES = (3, 1, 4, 2, 7, 5, 8, 6)
@@ -121,11 +122,11 @@ class FabricNode(VfioNode):
     def __init__(self, folder: Path, mig: MigNode) -> None:
         self.manager, self.clock = FakeFabricManager(), FakeClock()
         self.fabric_troubles: tuple[Trouble, ...] = ()
-        self.plant_fabric: Callable[[FabricPartitions], Any] = lambda partitions: partitions
+        self.fabric_kind: type[FabricPartitions] = FabricPartitions
         super().__init__(folder, mig)
 
     def restart(self) -> None:
-        self.is_followed = False
+        self.is_followed, self.fabric_lock = False, ThreadLock()
         super().restart()
         self.is_followed = True
         self.look()
@@ -135,12 +136,29 @@ class FabricNode(VfioNode):
         self.manager.silent, self.manager.late, self.manager.fails, self.manager.fails_after = [], [], {}, {}
         super().reboot()
 
-    def more_means(self) -> dict[str, Any]:
+    def more_kinds(self) -> Sequence[AnyThingKind]:
         self.port = FabricPort(self.manager, self.clock)
-        files = DocumentFolder(self.folder / "fabric", steps=self.steps, synced=False)
         claims = node_claims(self.folder, f"boot-{self.boot}")
-        self.partitions = FabricPartitions(self.port, ThreadLock(), files, claims, self.clock)
-        return {FABRIC_PARTITION: self.plant_fabric(self.partitions)}
+        ledger = Ledger(
+            DocumentFolder(self.folder / "ledger", steps=self.steps, synced=False, in_place_if_full=True),
+            claims,
+            f"boot-{self.boot}",
+        )
+        partitions = self.fabric_kind(self.port, self.fabric_lock, ledger, self.clock)
+        files = DocumentFolder(self.folder / "fabric", steps=self.steps, synced=False)
+        self.readings = FabricReadings(self.port, partitions, files, claims)
+        return [partitions]
+
+    def noted_partitions(self) -> list[int]:
+        """Ids of the partitions that the ledger names."""
+        return sorted(self.readings.partitions.noted_numbers())
+
+    def look(self) -> None:
+        """A reading, and what follows it."""
+        super().look()
+        renewed: list[Trouble] = []
+        self.readings.renew(self.node.engine, renewed.extend)
+        self.fabric_troubles = (*self.fabric_troubles, *renewed)
 
     def linked(self, machine: Machine) -> Machine:
         if not self.is_followed:
@@ -150,7 +168,7 @@ class FabricNode(VfioNode):
             Link(LinkLevel.SYS, 18 if b < len(machine.gpus) else None) for _, b in combinations(range(count), 2)
         )
         machine = dataclasses.replace(machine, topology=Topology(count, pairs, (None,) * count))
-        reading = self.partitions.read(Reading(machine))
+        reading = self.readings.read(Reading(machine))
         self.fabric_troubles = reading.troubles
         return reading.machine
 
@@ -162,3 +180,26 @@ class FabricNode(VfioNode):
 
     def is_up(self) -> bool:
         return self.manager.life != DOWN
+
+
+def prepare(node: FabricNode, *claims: ResourceClaim) -> None:
+    for claim in claims:
+        node.node.state.prepare(reference_to(claim))
+
+
+def unprepare(node: FabricNode, *claims: ResourceClaim) -> None:
+    for claim in claims:
+        node.node.state.unprepare(reference_to(claim))
+
+
+def active(node: FabricNode) -> list[int]:
+    return sorted(node.manager.active)
+
+
+def break_checkpoint(node: FabricNode, claim: ResourceClaim) -> None:
+    (node.folder / "claims" / f"{claim.metadata.uid}.json").write_bytes(b"torn")
+    node.restart()
+
+
+def told(node: FabricNode) -> list[tuple[str, str]]:
+    return [(trouble.reason, trouble.subject) for trouble in node.fabric_troubles]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
+from dracaena.kubelet_plugin.changes.change import AnyThingKind
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import VfioGpus
 from dracaena.kubelet_plugin.changes.pci_hand import PciHand
 from dracaena.kubelet_plugin.discovery.mig.on_demand import as_published, divided_gpus
@@ -80,7 +81,6 @@ class VfioNode:
             changed=self._changed,
         )
         means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole}
-        means |= self.more_means()
         self.node = PluginNode(
             self.folder,
             self.claims,
@@ -88,7 +88,7 @@ class VfioNode:
             boot_id=f"boot-{self.boot}",
             steps=self.steps,
             means=means,
-            kinds=[kind],
+            kinds=[kind, *self.more_kinds()],
         )
         if self.folder.exists():
             self.node.ledger_files.remove_half_written()
@@ -126,9 +126,9 @@ class VfioNode:
         now = as_published(dataclasses.replace(self.machine, gpus=gpus, passthrough=handed, mig_devices=()), divided)
         return node_pool(self.linked(now), DRIVER, PoolName(NODE), divided=divided)
 
-    def more_means(self) -> dict[str, Any]:
-        """Means of further effects, made anew at each start."""
-        return {}
+    def more_kinds(self) -> Sequence[AnyThingKind]:
+        """Further kinds of things, made anew at each start."""
+        return ()
 
     def linked(self, machine: Machine) -> Machine:
         """The machine with what a further part of the node says of it."""

@@ -6,6 +6,7 @@ What somebody else has set since stays, and counts as what was there before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import structlog
@@ -61,6 +62,10 @@ class TimeSlices:
         """
         found = [TimeSliceInterval(str(each["interval"])) for uid in sorted(wants) for each in wants[uid]]
         return found[-1] if found else None
+
+    def hold(self) -> AbstractContextManager[object]:
+        """See ThingKind: each GPU has its own."""
+        return nullcontext()
 
     def look(self, thing: Thing, _wants: Wants) -> TimeSliceInterval | None:
         """Return the interval that the GPU has, None if it cannot be read."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -164,6 +165,10 @@ class VfioGpus:
     def asked(self, wants: Wants) -> bool:
         """Return whether anybody wants it."""
         return bool(wants)
+
+    def hold(self) -> AbstractContextManager[object]:
+        """See ThingKind: each GPU has its own."""
+        return nullcontext()
 
     def look(self, thing: Thing, wants: Wants) -> SeenVfioGpu:
         """See ThingKind."""

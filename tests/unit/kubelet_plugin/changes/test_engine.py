@@ -135,7 +135,7 @@ def test_without_time_nothing_begins_and_the_next_call_goes_on(node: ChangedNode
     uid = claim(node, "one", *SLOTS)
     problems = settle(node, ForClaim(begins=uid), left_s=0.0)
     assert all(isinstance(problem, EffectPendingError) for problem in problems.values())
-    assert (set(node.drivers.values()), node.ledger.things(BOUND)) == ({"nvidia"}, (SLOT, OTHER))
+    assert (set(node.drivers.values()), node.ledger.things(BOUND)) == ({"nvidia"}, ())
     assert settle(node, ForClaim(begins=uid)) == {}
 
 

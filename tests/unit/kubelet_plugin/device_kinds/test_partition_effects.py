@@ -38,7 +38,7 @@ def vfio() -> PreparedDevice:
 def needed(devices: list[PreparedDevice], pool: PublishedPool | None = None) -> list[tuple[object, object]]:
     found = partition_effects(devices, pool_of() if pool is None else pool)
     assert not isinstance(found, CannotEnforce), found.reason
-    return [(effect.parameters["partition"], effect.gpu) for effect in found]
+    return [(FabricPartition.named(effect.device).id, effect.gpu) for effect in found]
 
 
 def refused(devices: list[PreparedDevice], pool: PublishedPool) -> str:
@@ -59,6 +59,11 @@ def test_parts_need_their_gpu_alone_beside_the_others() -> None:
     part = [replace(each, device=DeviceName(f"mig-{gpu_uuid(3).removeprefix('GPU-')}-1g-0")) for each in part]
     assert needed([*share, *whole(0, 2), *part]) == [(3, device_name(0)), (11, device_name(4)), (10, device_name(3))]
     assert needed(whole(0, 2, share_id="s", memory_bytes=80 << 30)) == [(3, device_name(0))]
+
+
+def test_shares_of_one_claim_on_one_gpu_need_its_partition_once() -> None:
+    shares = [whole(4, share_id=each, memory_bytes=10 << 30)[0] for each in "ab"]
+    assert needed(shares) == [(11, device_name(4))]
 
 
 def test_without_partitions_nothing_is_needed() -> None:

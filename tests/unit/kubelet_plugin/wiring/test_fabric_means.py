@@ -16,11 +16,13 @@ from dracaena.api.machine import Machine
 from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
+from dracaena.kubelet_plugin.changes.kinds.fabric_partition import FabricPartitions
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.node.live_machine import FABRIC_S, REREAD_S, LiveMachine, as_read
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.kubelet_plugin.wiring.fabric_means import LOCK, fabric_partitions, with_missing_setting
+from dracaena.kubelet_plugin.wiring.fabric_means import LOCK, fabric_readings, with_missing_setting
 from dracaena.kubelet_plugin.wiring.from_settings import recorded_machine
 from dracaena.process.clock import SystemClock
 from support import fake_fabric_manager
@@ -59,15 +61,13 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def played(file: Path, folder: Path) -> FabricPartitions:
+def played(file: Path, folder: Path) -> FabricReadings:
     program = (sys.executable, "-P", fake_fabric_manager.__file__, str(file))
-    return FabricPartitions(
-        FabricManagerLibrary("/run/fm.sock", library="played", program=program, change_s=30.0, talk_s=30.0),
-        GpuLocks(folder / "locks", SystemClock()).of(LOCK),
-        DocumentFolder(folder / "fabric", synced=False),
-        node_claims(folder),
-        SystemClock(),
-    )
+    manager = FabricManagerLibrary("/run/fm.sock", library="played", program=program, change_s=30.0, talk_s=30.0)
+    claims, clock = node_claims(folder), SystemClock()
+    ledger = Ledger(DocumentFolder(folder / "ledger", synced=False), claims, claims.boot_id)
+    partitions = FabricPartitions(manager, GpuLocks(folder / "locks", clock).of(LOCK), ledger, clock)
+    return FabricReadings(manager, partitions, DocumentFolder(folder / "fabric", synced=False), claims)
 
 
 def change(file: Path, work: Callable[[FakeFabricManager], None]) -> None:
@@ -115,9 +115,9 @@ def test_files_of_the_host_are_those_that_this_process_sees(tmp_path: Path) -> N
             paths=SimpleNamespace(gpu_locks=tmp_path / "locks", fabric=tmp_path / "fabric"),
             clock=SystemClock(),
             claims=node_claims(tmp_path),
+            ledger=Ledger(DocumentFolder(tmp_path / "ledger"), node_claims(tmp_path), "boot-1"),
         )
-        partitions = fabric_partitions(node)
-        (trouble,) = partitions.read(Source().read_all()).troubles
+        (trouble,) = fabric_readings(node).read(Source().read_all()).troubles
         return trouble.text
 
     assert f"no libnvfm.so.1 below {seen}" in failure()

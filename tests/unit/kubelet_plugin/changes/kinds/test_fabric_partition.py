@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,12 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import CHANGE_S, TALK_S
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
-from dracaena.kubelet_plugin.effects.fabric_partitions import ACTIVATED
-from dracaena.kubelet_plugin.prepare.effects import Effect
-from support.fabric_node import FabricNode, fabric_node
+from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION
+from support.fabric_node import FabricNode, active, break_checkpoint, fabric_node, prepare, told, unprepare
 from support.fake_fabric_manager import (
-    DOWN,
     GENERIC_ERROR,
     NOT_SUPPORTED,
     NVLINK_ERROR,
-    RUNNING,
-    STARTING,
     UNINITIALIZED,
     FakeFabricManager,
 )
@@ -36,35 +31,6 @@ from support.plugin import reference_to
 def node(tmp_path: Path) -> Iterator[FabricNode]:
     with fabric_node(tmp_path) as made:
         yield made
-
-
-def prepare(node: FabricNode, *claims: ResourceClaim) -> None:
-    for claim in claims:
-        node.node.state.prepare(reference_to(claim))
-
-
-def unprepare(node: FabricNode, *claims: ResourceClaim) -> None:
-    for claim in claims:
-        node.node.state.unprepare(reference_to(claim))
-
-
-def active(node: FabricNode) -> list[int]:
-    return sorted(node.manager.active)
-
-
-def break_checkpoint(node: FabricNode, claim: ResourceClaim) -> None:
-    (node.folder / "claims" / f"{claim.metadata.uid}.json").write_bytes(b"torn")
-    node.restart()
-
-
-def problem(node: FabricNode) -> str:
-    fabric = node.node.pool.fabric
-    assert fabric is not None
-    return fabric.problem
-
-
-def told(node: FabricNode) -> list[tuple[str, str]]:
-    return [(trouble.reason, trouble.subject) for trouble in node.fabric_troubles]
 
 
 SETS = [((5,), [11]), ((1, 3), [3]), ((5, 6, 7, 8), [2]), (range(1, 9), [0]), ((1, 2), [7, 8]), ((1, 3, 5), [7, 9, 11])]
@@ -95,10 +61,9 @@ def test_a_claim_whose_checkpoint_is_gone_keeps_its_partition_while_its_spec_is_
     for _ in range(2):
         node.restart()
         node.look()
-        assert active(node) == [3]
+        assert (sweep(node), active(node)) == (0, [3])
         assert told(node) == []
     unprepare(node, claim)
-    node.look()
     assert active(node) == []
 
 
@@ -118,7 +83,7 @@ def until_done(node: FabricNode, call: Callable[[FabricNode, ResourceClaim], Non
         counts.append(len(active(node)))
         if answer == "done":
             return counts
-        assert re.search("Fabric Manager is slow: .* are left", answer)
+        assert re.search("no time is left for fabric-partition of .*Fabric Manager is slow", answer)
     raise AssertionError(f"no call gets on: {counts}")
 
 
@@ -167,28 +132,6 @@ def test_whole_gpus_of_a_shared_node_are_one_partition(node: FabricNode) -> None
     unprepare(node, claim)
 
 
-def test_a_gpu_that_left_the_nvidia_driver_keeps_its_place_until_the_node_is_booted(node: FabricNode) -> None:
-    claim = node.vfio_of("machine", 1, 3)
-    prepare(node, claim)
-    for start in (node.look, node.restart):
-        start()
-        passthrough = {gpu.pci_bus_id: gpu.module_id for gpu in node.node.pool.passthrough.values()}
-        assert passthrough[node.addresses[0]] == 3
-        assert told(node) == []
-    unprepare(node, claim)
-    for address in node.addresses[:2]:  # an admin binds them, and the node comes up with that
-        node.bus.write("bus/pci/drivers/nvidia/unbind", address)
-        (node.bus.device(address) / "driver_override").write_text("vfio-pci\n")
-        node.bus.write("bus/pci/drivers/vfio-pci/bind", address)
-    node.look()
-    assert told(node) == []
-    node.boot += 1
-    node.restart()
-    assert told(node) == [("FabricPartitionUnclear", address) for address in node.addresses[:2]]
-    with pytest.raises(PrepareError, match="it is not known which Fabric Manager partitions vfio-0000-18-00-0 is in"):
-        prepare(node, node.vfio("later", 0))
-
-
 def test_a_partition_with_a_gpu_that_somebody_else_linked_is_refused(node: FabricNode) -> None:
     node.manager.active = [1]
     with pytest.raises(TemporaryError, match=r"partition 3 \(modules 1 3\) cannot be activated while its GPUs are in "):
@@ -218,7 +161,7 @@ def test_who_is_quicker_by_a_moment_keeps_the_partition(node: FabricNode, code: 
         prepare(node, claim)
     unprepare(node, claim)
     assert active(node) == [3]
-    assert partitions_kept(node) == []
+    assert node.noted_partitions() == []
 
 
 CODES = [code for code in range(-29, 0) if code not in {NOT_SUPPORTED, UNINITIALIZED}]
@@ -238,7 +181,7 @@ def test_a_refused_deactivation_is_settled_by_what_is_active_whatever_its_code(n
     unprepare(node, stays)
     assert active(node) == []
     assert node.node.node_claims.by_boot() == ((), (), ())
-    assert partitions_kept(node) == []
+    assert node.noted_partitions() == []
 
 
 @pytest.mark.parametrize("code", [GENERIC_ERROR, NVLINK_ERROR, -18, -22])
@@ -253,7 +196,7 @@ def test_a_change_that_is_made_and_then_refused_leaves_no_partition_behind(node:
     prepare(node, claim)
     unprepare(node, claim)
     assert active(node) == []
-    assert partitions_kept(node) == []
+    assert node.noted_partitions() == []
 
 
 def test_a_refused_deactivation_holds_the_gpus_while_partitions_cannot_be_read(node: FabricNode) -> None:
@@ -273,24 +216,19 @@ def test_a_refused_deactivation_holds_the_gpus_while_partitions_cannot_be_read(n
     assert active(node) == []
 
 
-def test_no_partition_is_activated_where_that_cannot_be_recorded(node: FabricNode) -> None:
+def test_no_partition_is_activated_where_that_cannot_be_noted(node: FabricNode) -> None:
     claim = node.whole_of("a", 1, 3)
-    files = node.partitions._files
-    node.partitions._files = DocumentFolder(node.folder / "fabric", steps=FullDisk(0), synced=False)
+    files = node.node.ledger._files
+    full = DocumentFolder(node.folder / "ledger", steps=FullDisk(0), synced=False, in_place_if_full=True)
+    node.node.ledger._files = full
     with pytest.raises(DracaenaError, match="No space left"):
         prepare(node, claim)
     assert active(node) == []
-    node.partitions._files = files
+    node.node.ledger._files = files
     prepare(node, claim)
-    node.partitions._files = DocumentFolder(node.folder / "fabric", steps=FullDisk(0), synced=False)
+    node.node.ledger._files = full
     unprepare(node, claim)  # a full disk keeps nobody from ending a partition
-    assert active(node) == []
-
-
-def partitions_kept(node: FabricNode) -> list[int]:
-    """What the file says may be active."""
-    file = node.folder / "fabric" / ACTIVATED
-    return list(json.loads(file.read_bytes())["partitions"]) if file.exists() else []
+    assert (active(node), node.noted_partitions()) == ([], [])
 
 
 @pytest.mark.parametrize("code", [GENERIC_ERROR, NVLINK_ERROR, -5, -6, -9])
@@ -331,20 +269,6 @@ def test_a_deactivation_without_an_answer_holds_the_gpus(node: FabricNode) -> No
     assert active(node) == [9]
 
 
-def test_without_an_answer_claims_are_refused_and_nothing_is_linked(node: FabricNode) -> None:
-    node.manager.life = DOWN
-    with pytest.raises(TemporaryError, match="fmConnect says -9"):
-        prepare(node, node.whole_of("a", 1, 3))  # by the last reading it was there
-    node.look()
-    assert told(node) == [("FabricManagerNotReady", "")]
-    assert "fmConnect says -9" in problem(node)
-    with pytest.raises(PrepareError, match="no Fabric Manager partition can be activated: fmConnect says -9"):
-        prepare(node, node.whole_of("b", 2))
-    node.manager.life = STARTING
-    node.look()
-    assert "Fabric Manager is starting" in problem(node)
-
-
 def test_in_another_mode_claims_need_no_partition(node: FabricNode) -> None:
     claim = node.whole_of("a", 1, 3)
     prepare(node, claim)
@@ -368,80 +292,15 @@ def test_in_its_mode_for_vgpus_it_refuses_and_nothing_stays(node: FabricNode) ->
 
 def test_partitions_that_cannot_be_activated_are_not_offered(node: FabricNode) -> None:
     node.manager.unsupported = [0, 3, 7]
-    with pytest.raises(TemporaryError, match="partition 3 is not that of modules 1 3 any more"):
+    with pytest.raises(
+        TemporaryError, match=r"does not have, or does not support, partition 3 \(modules 1 3\) any more"
+    ):
         prepare(node, node.whole_of("a", 1, 3))
     node.look()
     with pytest.raises(PrepareError, match=r"no partition of module 1 alone, and none of exactly .*modules 1 3"):
         prepare(node, node.whole_of("a", 1, 3))
     prepare(node, node.whole_of("b", 2, 4))
     assert active(node) == [4]
-
-
-def test_after_a_restart_in_its_restart_mode_it_is_told_what_claims_have(node: FabricNode) -> None:
-    claims = [node.whole_of("a", 1, 3), node.vfio_of("b", 5, 7)]
-    prepare(node, *claims)
-    node.manager.restart(resuming=True)
-    node.look()
-    assert (active(node), told(node)) == ([3, 5], [])
-    node.manager.restart(resuming=True)
-    node.restart()  # ours too
-    assert active(node) == [3, 5]
-    node.manager.restart(resuming=True)
-    prepare(node, node.whole_of("c", 2))  # a claim comes before the reading
-    assert active(node) == [3, 5, 8]
-    node.manager.restart(resuming=True)
-    unprepare(node, claims[0])
-    assert active(node) == [5, 8]
-    node.manager.fails = {"fmSetActivatedFabricPartitions": GENERIC_ERROR}
-    node.manager.restart(resuming=True)
-    with pytest.raises(TemporaryError, match="does not accept yet which partitions are active"):
-        prepare(node, node.whole_of("d", 4))
-    node.look()
-    assert told(node) == [("FabricManagerNotReady", "")]
-
-
-def test_after_a_restart_from_the_beginning_partitions_of_claims_are_activated_again(node: FabricNode) -> None:
-    claims = [node.whole_of("a", 1, 3), node.vfio_of("b", 5, 7)]
-    prepare(node, *claims)
-    node.manager.restart(resuming=False)
-    node.look()
-    assert active(node) == [3, 5]
-    assert told(node) == [("FabricPartitionUnclear", "partition 3"), ("FabricPartitionUnclear", "partition 5")]
-    assert "Programs that use its NVLinks must be restarted (claims with UID a-uid)" in node.fabric_troubles[0].text
-    node.look()
-    assert told(node) == []
-    node.manager.restart(resuming=False)
-    node.manager.fails = {"fmActivateFabricPartition": NVLINK_ERROR}
-    node.look()
-    assert "cannot be activated: fmActivateFabricPartition says -10" in node.fabric_troubles[0].text
-    unprepare(node, *claims)
-    assert active(node) == []
-
-
-def test_a_reading_between_the_end_of_a_partition_and_that_of_its_journal_does_not_activate_it_again(
-    node: FabricNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claim = node.whole_of("a", 1, 3)
-    prepare(node, claim)
-    deactivate = node.port.deactivate
-    seen: list[list[int]] = []
-
-    def deactivated(partition: int) -> None:
-        deactivate(partition)
-        seen.append(active(node))
-
-    monkeypatch.setattr(node.port, "deactivate", deactivated)
-    undo = node.partitions.undo
-
-    def undone(effect: Effect, others: Sequence[Effect]) -> None:
-        undo(effect, others)
-        node.look()  # the checkpoint still says that it is active
-        seen.append(active(node))
-
-    monkeypatch.setattr(node.partitions, "undo", undone)
-    unprepare(node, claim)
-    assert seen == [[], []]
-    assert told(node) == []
 
 
 def test_a_claim_whose_checkpoint_broke_is_given_its_partition_again(node: FabricNode) -> None:
@@ -456,58 +315,65 @@ def test_a_claim_whose_checkpoint_broke_is_given_its_partition_again(node: Fabri
     assert active(node) == []
 
 
-def test_what_a_claim_left_whose_checkpoint_broke_is_deactivated_once_it_ended(node: FabricNode) -> None:
+def test_the_end_of_a_claim_whose_checkpoint_broke_deactivates_its_partition(node: FabricNode) -> None:
     claim, other = node.whole_of("a", 1, 3), node.whole_of("b", 5, 7)
     prepare(node, claim, other)
     break_checkpoint(node, claim)
-    node.look()
     assert active(node) == [3, 5]
     unprepare(node, claim)
-    node.look()
-    assert (active(node), told(node)) == ([5], [])
+    assert (active(node), node.noted_partitions()) == ([5], [5])
     node.manager.active.append(3)  # from now on it is whoever's who activates it
     node.look()
     assert (active(node), told(node)) == ([3, 5], [("FabricPartitionUnclear", "partition 3")])
 
 
-def test_what_is_kept_of_partitions_cannot_be_read_and_somebody_elses_stay(node: FabricNode) -> None:
-    node.manager.active = [1]
-    (node.folder / "fabric" / "activated.json").write_bytes(b'{"boot": "boot-1", "partitions": [[')
-    node.look()
-    assert (active(node), told(node)) == ([1], [("FabricPartitionUnclear", "partition 1")])
-
-
-def test_a_fabric_manager_in_its_restart_mode_is_told_of_a_claim_whose_checkpoint_broke(node: FabricNode) -> None:
-    claim = node.whole_of("a", 1, 3)
-    prepare(node, claim, node.whole_of("b", 5, 7))
-    node.manager.restart(resuming=True)
-    break_checkpoint(node, claim)
-    assert active(node) == [3, 5]
-
-
-def test_that_fabric_manager_waits_for_nothing_is_not_taken_for_another_mode(node: FabricNode) -> None:
+def test_a_sweep_deactivates_what_no_claim_has(node: FabricNode) -> None:
     claim = node.whole_of("a", 1, 3)
     prepare(node, claim)
-    node.manager.life = STARTING
-    node.manager.fails = {"fmSetActivatedFabricPartitions": NOT_SUPPORTED}
-    node.look()
-    assert "Fabric Manager is starting" in problem(node)
-    with pytest.raises(TemporaryError, match="does not accept yet which partitions are active"):
-        unprepare(node, claim)
-    node.manager.life, node.manager.fails = RUNNING, {}
+    (node.folder / "claims" / f"{claim.metadata.uid}.json").unlink()
+    assert (sweep(node), active(node)) == (0, [3])  # its containers may run: its spec is there
+    for spec in (node.folder / "cdi").iterdir():
+        spec.unlink()
+    node.manager.silent = ["fmDeactivateFabricPartition"]
+    assert (sweep(node), active(node)) == (0, [3])
+    assert [(each.reason, each.subject) for each in node.node.troubles] == [
+        ("FabricPartitionUnclear", "partition 3-of-1-3")
+    ]
+    node.manager.silent = []
+    assert (sweep(node), active(node), node.node.troubles) == (1, [], [])
+
+
+def test_a_note_that_cannot_be_read_keeps_its_partition_until_a_claim_wants_it(node: FabricNode) -> None:
+    node.manager.active = [1]
+    claim = node.whole_of("a", 5, 7)
+    prepare(node, claim)
+    (note,) = (node.folder / "ledger").iterdir()
+    note.write_bytes(b'{"checksum": "", "note": [[')
+    node.restart()
+    assert (active(node), told(node)) == ([1, 5], [("FabricPartitionUnclear", "partition 1")])
     unprepare(node, claim)
-    assert active(node) == []
+    assert (sweep(node), active(node)) == (0, [1, 5])
+    (found,) = node.node.troubles
+    assert "partition 5-of-5-7 may be active, and no claim needs it any more: its note" in found.text
+    prepare(node, claim)  # it is taken over, and noted
+    unprepare(node, claim)
+    assert active(node) == [1]
 
 
-def test_a_partition_that_has_other_gpus_after_a_restart_is_not_activated_again(node: FabricNode) -> None:
-    prepare(node, node.whole_of("a", 1, 3))
-    node.manager.restart(resuming=False)
-    node.manager.partitions[3] = (1, 2)
+def test_a_file_with_another_name_among_the_notes_is_a_trouble_and_harms_nobody(node: FabricNode) -> None:
+    prepare(node, node.whole_of("a", 5, 7))
+    (note,) = (node.folder / "ledger").iterdir()
+    note.with_name("fabric-partition.copy.json").write_bytes(note.read_bytes())
     node.look()
-    assert active(node) == []
-    assert "cannot be activated: it is not that of modules 1 3 any more (claims with UID a-uid)" in (
-        node.fabric_troubles[0].text
-    )
+    assert (told(node), sweep(node)) == ([], 0)
+    assert "'copy' does not name a partition" in node.node.troubles[0].text
+    node.manager.restart(resuming=True)
+    node.look()
+    assert active(node) == [5]
+
+
+def sweep(node: FabricNode) -> int:
+    return node.node.engine.sweep(FABRIC_PARTITION, node.node._told_of)
 
 
 def test_an_activation_of_ours_that_comes_late_is_not_taken_for_somebody_elses(
