@@ -12,10 +12,11 @@ REPOSITORY = Path(__file__).parents[3]
 PAGES = (
     REPOSITORY / "README.md",
     REPOSITORY / "CONTRIBUTING.md",
-    *sorted((REPOSITORY / "docs").glob("*.md")),
+    *sorted({*(REPOSITORY / "docs").glob("*.md")} - {REPOSITORY / "docs" / "demo.md"}),
     *sorted((REPOSITORY / "docs" / "dev").glob("*.md")),
     *sorted((REPOSITORY / "deploy").rglob("*.md")),
 )
+"""All but the page of the demo, which has a cluster of its own: tests/integration/test_kubectl_pages.py types that."""
 
 _PROGRAMS = (
     *("apt", "buildah", "crictl", "ctr", "curl", "docker", "dracaena", "git", "go", "helm", "journalctl", "kubectl"),
@@ -53,7 +54,6 @@ NOT_RUN_HERE = {
         "installs programs on the machine of the tests, which run because they are there"
     ),
     "dracaena controller": _SPOKEN_OF,
-    "dracaena demo --keep": "runs until it is interrupted; tests/integration/test_kubectl.py types kubectl beside it",
     "dracaena driver release": _ON_A_NODE,
     "dracaena driver release --reason TEXT": _ON_A_NODE,
     "dracaena driver resume": _ON_A_NODE,
@@ -158,7 +158,6 @@ NOT_RUN_HERE = {
     ): "needs the kinds of Prometheus' operator, which are not here; tests/unit/chart/test_render.py renders it",
     'curl -H "Authorization: Bearer $TOKEN"': _SPOKEN_OF,
     "dracaena controller --page-address 127.0.0.1:8082": "tests/integration/test_page.py runs it until it is stopped",
-    "dracaena status --node h100": "asks about a node of the demo",
     "dracaena simulate --what-fits": _SPOKEN_OF,
     "journalctl -u kubelet": "asks systemd, under which no kubelet of these tests runs",
     "kubectl --namespace dracaena port-forward service/dracaena-controller-page 8082": "runs until it is stopped",
@@ -197,7 +196,6 @@ NOT_RUN_HERE = {
         "needs NVIDIA's control program; tests/integration/test_mps_program.py has a fake"
     ),
     "kubectl get": _SPOKEN_OF,
-    "kubectl get namespace NAME -o yaml": _SPOKEN_OF,
     "kubectl get events -A --field-selector reason=DeviceCollision": _ALL_WELL,
     "kubectl get events -A --field-selector reason=FailedPrepareDynamicResources": _ALL_WELL,
     "kubectl krew install --manifest=dist/krew/dracaena.yaml "

@@ -13,8 +13,8 @@ from dracaena.api import limits
 RECORDED: dict[str, dict[str, int]] = json.loads((Path(__file__).parent / "limits.json").read_text(encoding="utf-8"))
 CONSTANTS = {name: value for constants in RECORDED.values() for name, value in constants.items()}
 
-WITHOUT_A_NAME = {"PORT": 65_535}
-"""Limits that Kubernetes writes as numbers."""
+WITHOUT_A_NAME = {"ALLOCATION_CONFIGS": 2 * CONSTANTS["DeviceConfigMaxSize"], "PORT": 65_535}
+"""Limits that Kubernetes writes as numbers, or works out where it checks them."""
 
 
 def names_in_kubernetes() -> dict[str, list[str]]:
