@@ -6,7 +6,7 @@ instead of 10,000.
 
 A change names its nodes. It wakes the lines that one of these nodes may serve, and each line remembers the nodes that
 have changed since its first pod was tried: what did not fit on the other nodes still does not fit there. A change that
-is not about a node, such as pods that come or go elsewhere, wakes only the pods that wait for it (ChangeWaiters).
+is not about a node, such as pods that come or go elsewhere, wakes only the lines that wait for it.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class _Line:
     """Whether more CPU, memory and the like on some node may help."""
     changed: Scope = NOWHERE
     """Nodes that may serve the line and have changed since its first pod was tried."""
+    waits_for: Mapping[Change, PodCount | None] = field(default_factory=dict)
+    """Changes that are about no node and may help it. Holding on to a count keeps it up to date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,10 @@ class WaitingLines:
         """The place of each pod that waits for something that could be freed. Read only."""
         self._changed: dict[bytes, _Line] = {}
         """The lines that something changed for."""
+        self._by_change: dict[Change, set[bytes]] = {}
+        """The lines that wait for a change, but for those that are about to be tried again because of it."""
+        self._for_other_devices: set[bytes] = set()
+        """The same for the devices of other drivers."""
 
     def is_behind(self, shape: bytes, turn: Turn) -> bool:
         """Return whether an equal pod with an earlier turn waits with an answer that also holds for this pod
@@ -149,11 +155,25 @@ class WaitingLines:
         del self.standing[key]
         line.count -= 1
         if not line.count:
+            self._forget_changes(standing.shape, line)
             del self._lines[standing.shape]
             self._changed.pop(standing.shape, None)
             return ()
         following = self._first(line)
         return (following[1],) if was_first and following is not None else ()
+
+    def wait_for(self, key: str, changes: Mapping[Change, PodCount | None], *, other_devices: bool) -> None:
+        """Let the line of a pod that was tried in vain wait for any of these changes, and for no others; with
+        `other_devices` also for what other drivers publish or release. It waits until it is empty, whichever of its
+        pods comes first. Cost: one step per change."""
+        shape = self.standing[key].shape
+        line = self._lines[shape]
+        self._forget_changes(shape, line)
+        line.waits_for = changes
+        for change in changes:
+            self._by_change.setdefault(change, set()).add(shape)
+        if other_devices:
+            self._for_other_devices.add(shape)
 
     def change(
         self,
@@ -188,16 +208,29 @@ class WaitingLines:
 
         Cost: O(keys), and the sorting.
         """
-        found: set[tuple[Turn, str]] = set()
-        for key in keys:
-            standing = self.standing.get(key)
-            if standing is None:
-                continue
-            line = self._changed[standing.shape] = self._lines[standing.shape]
+        return self._change_anywhere({self.standing[key].shape for key in keys if key in self.standing})
+
+    def changes_came(self, changes: Iterable[Change]) -> Sequence[str]:
+        """Return the first pod of each line that waits for one of these changes, by turn.
+
+        None is returned again for a change until it was tried, so that each step here is paid for by a decision: one
+        author may make the same change very often, and very many lines may wait for it.
+        """
+        return self._change_anywhere({shape for change in changes for shape in self._by_change.pop(change, ())})
+
+    def other_devices_changed(self) -> Sequence[str]:
+        """The same for devices of other drivers."""
+        waiting, self._for_other_devices = self._for_other_devices, set()
+        return self._change_anywhere(waiting)
+
+    def _change_anywhere(self, shapes: Iterable[bytes]) -> Sequence[str]:
+        found: list[tuple[Turn, str]] = []
+        for shape in shapes:
+            line = self._changed[shape] = self._lines[shape]
             line.changed = None
             first = self._first(line)
             if first is not None:
-                found.add(first)
+                found.append(first)
         return [key for _, key in sorted(found)]
 
     def changed_for(self, key: str, shape: bytes, turn: Turn) -> Scope:
@@ -279,6 +312,14 @@ class WaitingLines:
         if reach is not None:
             line.reach = reach()
 
+    def _forget_changes(self, shape: bytes, line: _Line) -> None:
+        self._for_other_devices.discard(shape)
+        for change in line.waits_for:
+            shapes = self._by_change.get(change, set())
+            shapes.discard(shape)
+            if not shapes:
+                self._by_change.pop(change, None)
+
     def _first(self, line: _Line) -> tuple[Turn, str] | None:
         while line.members:
             turn, key = line.members[0]
@@ -298,34 +339,3 @@ class WaitingLines:
 def _is_before(turn: Turn, created_before: str) -> bool:
     _, never_created, created, _ = turn
     return not never_created and created < created_before
-
-
-class ChangeWaiters:
-    """An index from changes to pods. Part of its owner, and used under the owner's lock. Cost of wait() and leave():
-    one step per change that the pod waits for."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, Mapping[Change, PodCount | None]] = {}  # holding on to a count keeps it up to date
-        self._by_change: dict[Change, set[str]] = {}  # those that are not about to be tried again because of it
-
-    def wait(self, key: str, waits_for: Mapping[Change, PodCount | None]) -> None:
-        """Let a pod that was tried in vain wait for any of these changes, and for no others."""
-        self.leave(key)
-        if waits_for:
-            self._waiting[key] = waits_for
-            for change in waits_for:
-                self._by_change.setdefault(change, set()).add(key)
-
-    def leave(self, key: str) -> None:
-        """Note that a pod no longer waits."""
-        for change in self._waiting.pop(key, {}):
-            keys = self._by_change.get(change, set())
-            keys.discard(key)
-            if not keys:
-                self._by_change.pop(change, None)
-
-    def woken_by(self, changes: Iterable[Change]) -> frozenset[str]:
-        """Return the pods that wait for one of these changes, which are about to be tried again. None is returned again
-        for a change until it was tried and waits anew, so that each step here is paid for by a decision: one author may
-        make the same change very often, and very many pods wait for it."""
-        return frozenset(key for change in changes for key in self._by_change.pop(change, ()))

@@ -30,7 +30,7 @@ from dracaena.controller.lifecycle.claim_record import ClaimShare, means_the_sam
 from dracaena.controller.lifecycle.pod_record import TRIED
 from dracaena.controller.lifecycle.refusals import WriteRefusal
 from dracaena.controller.queue.time_budgets import Deadline, within
-from dracaena.controller.queue.waiting_lines import LACKS_ROOM_TOO, NOWHERE, ChangeWaiters, Scope, WaitingLines
+from dracaena.controller.queue.waiting_lines import LACKS_ROOM_TOO, NOWHERE, Scope, WaitingLines
 from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.explanation_cache import ExplanationCache
 from dracaena.controller.state.group_turns import GroupTurns
@@ -71,8 +71,6 @@ class Decisions:
         self._ask_again = ask_again
         self._lines = WaitingLines()
         self._deferred: set[str] = set()
-        self._change_waiters = ChangeWaiters()
-        self._wait_for_others: set[str] = set()
         """Pods that wait with several claims: what other drivers' devices become free may help them."""
         self._size_demand = SizeDemand()
         self._starvation = StarvationGuard(inventory, self._node_to_keep)
@@ -223,8 +221,6 @@ class Decisions:
         change of the cluster wakes it."""
         self._deferred.discard(key)
         if key in self._lines.standing:
-            self._change_waiters.leave(key)
-            self._wait_for_others.discard(key)
             self._size_demand.leave(key)
             self._ask_again(self._lines.leave(key))
 
@@ -273,14 +269,13 @@ class Decisions:
     def placement_changed(self, changes: Collection[Change]) -> None:
         """Try the pods again, on any node, that wait for storage or for other pods to come to nodes or leave them."""
         if changes:
-            self._ask_again(self._lines.change_for(self._change_waiters.woken_by(changes)))
+            self._ask_again(self._lines.changes_came(changes))
 
     def other_devices_changed(self) -> None:
         """Try the pods again, on any node, that devices of other drivers may help that were published or released."""
         if self._inventory.others.may_help:
             self._inventory.others.may_help = False
-            waiting, self._wait_for_others = self._wait_for_others, set()  # until they were tried
-            self._ask_again(self._lines.change_for(waiting))
+            self._ask_again(self._lines.other_devices_changed())
 
     # Inside
 
@@ -396,9 +391,8 @@ class Decisions:
         if isinstance(decision, NoFit) and decision.gpus:
             self._size_demand.wait(pod.key, decision.gpus)
         rules = self._rules(pod, Effort())  # what it counts is known by now
-        self._change_waiters.wait(pod.key, {} if rules is None else rules.waits_for)
-        if len(claims) > 1:
-            self._wait_for_others.add(pod.key)
+        changes = {} if rules is None else rules.waits_for
+        self._lines.wait_for(pod.key, changes, other_devices=len(claims) > 1)
 
     def _end_wait(self, pod: Pod, decision: Allocation | Settled | Deferred, decision_id: str) -> None:
         self.leave(pod.key)
