@@ -51,7 +51,7 @@ class LeaderQueue:
             self._queue.add(claim_work(key))
 
     def add_claim_again(self, key: str, delay_s: float) -> None:
-        """Queue a claim whose many pods need a decision, after a delay. Its turn comes again only after theirs."""
+        """Queue a claim whose many pods need a decision. Without a delay its turn comes again only after theirs."""
         if not self.is_open:
             return
         if delay_s > 0.0:

@@ -53,9 +53,11 @@ FEW_PODS: Final = 8
 """So many pods of one claim are woken by the event itself. More of them wait until the claim's turn comes in the queue,
 where all events until then count once."""
 
+MANY_WAKES: Final = 3
 MANY_PAUSE_S: Final = 1.0
-"""The many pods of a claim are woken at most once in this time: one author can change a claim very many times a second,
-and each of its pods is looked at again for that. A person notices no second more after the second change."""
+"""The many pods of a claim are woken MANY_WAKES times within this time and not more often: one author can change a
+claim very many times a second, and each of its pods is looked at again for that. A claim that comes, is decided and is
+shown allocated wakes them as often without a pause."""
 
 log = structlog.get_logger()
 
@@ -74,7 +76,7 @@ class Wakers:
     """Called with the key of each claim that may need its next step."""
     tend_again: Callable[[str, float], None]
     """Called with the key of each claim whose many pods need a decision, and the seconds until they may be woken: its
-    next step then wakes them. It must not come again before they have had their turns."""
+    next step then wakes them. Without a delay it must not come again before they have had their turns."""
     fault: Callable[[ClaimRecord, NotAllowedError], None]
     """Called when an event is not allowed."""
 
@@ -105,8 +107,8 @@ class ClusterState:
         self.records = Records(driver, rules.bounds, self.record_changed, wakers.fault)
         self._users_to_wake: set[str] = set()
         """Claims whose many pods need a decision."""
-        self._many_woken_s: dict[str, float] = {}
-        """Claim → when its many pods were last woken, if that was less than MANY_PAUSE_S ago."""
+        self._many_wakes: dict[str, tuple[float, int]] = {}
+        """Claim → since when its many pods were woken and how often, for MANY_PAUSE_S; in the order of these times."""
         self.progress = SchedulerProgress(began_s)
         self.groups = GroupTurns(self.inventory, self.records)
         self.upkeep = Upkeep(driver, self.records, self.progress, self.groups, rules, self._rivals_of)
@@ -180,13 +182,13 @@ class ClusterState:
         of those that are tried again, so that they do not come before all others. Cost: O(pods that name it)."""
         if claim_key not in self._users_to_wake:
             return
-        woken_s = self._many_woken_s
-        for key in [key for key, then_s in woken_s.items() if then_s + MANY_PAUSE_S <= now_s]:
-            del woken_s[key]
-        if claim_key in woken_s:
-            self._wakers.tend_again(claim_key, woken_s[claim_key] + MANY_PAUSE_S - now_s)
+        while self._many_wakes and next(iter(self._many_wakes.values()))[0] + MANY_PAUSE_S <= now_s:
+            del self._many_wakes[next(iter(self._many_wakes))]
+        since_s, wakes = self._many_wakes.get(claim_key, (now_s, 0))
+        if wakes == MANY_WAKES:
+            self._wakers.tend_again(claim_key, since_s + MANY_PAUSE_S - now_s)
             return
-        woken_s[claim_key] = now_s
+        self._many_wakes[claim_key] = since_s, wakes + 1
         self._users_to_wake.discard(claim_key)
         self._ask_all_again(self.records.naming(claim_key))
 
