@@ -54,7 +54,7 @@ def _asks_rightly(spec: Document) -> bool:
     limits = [_amount(one, "limits") for one in resources]
     requests = [_amount(one, "requests") for one in resources]
     pairs = zip(limits, requests, strict=True)
-    is_right = all(asked in (None, limit) and (limit or 0) % NANO == 0 for limit, asked in pairs)
+    is_right = all(asked in (None, limit) and (limit or 0) >= 0 and (limit or 0) % NANO == 0 for limit, asked in pairs)
     return is_right and any(limits)
 
 

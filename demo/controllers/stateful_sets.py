@@ -56,15 +56,17 @@ class OrdinalPods:
         return [place for place in missing[:1] if all(self._is_settled(before) for before in range(place))]
 
     def to_delete(self) -> list[int]:
-        """The places whose pods to delete now: ended ones, those of too many, then one of an older template."""
+        """The places whose pods to delete now: ended ones, those of too many, then one of an older template. In order,
+        nothing but ended pods goes while one that is to stay is not ready, as in a cluster."""
         staying = {place: pod for place, pod in self.pods.items() if pod.metadata.deletion_timestamp is None}
         ended = [place for place, pod in staying.items() if pod.status.phase in TERMINAL_PHASES]
         surplus = [place for place in reversed(staying) if place not in self.wanted]
-        if self._is_parallel:
+        if self._is_parallel and (ended or surplus):
             return sorted({*ended, *surplus})
-        is_going = len(staying) < len(self.pods)
-        if ended or surplus:
-            return ended or ([] if is_going else surplus[:1])
+        if ended or (not self._is_parallel and not all(map(self._is_settled, self.wanted))):
+            return ended
+        if surplus:
+            return [] if len(staying) < len(self.pods) else surplus[:1]
         return self._outdated(staying)
 
     def _outdated(self, staying: dict[int, Pod]) -> list[int]:

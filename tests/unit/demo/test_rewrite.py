@@ -83,6 +83,7 @@ def test_the_class_is_the_pods_the_namespaces_or_our_own(pods: str, namespaces: 
         pod(container("main", "0")),
         pod(container("main", "1500m")),
         pod({"name": "main", "resources": {"limits": {GPU: "2"}, "requests": {GPU: "1"}}}),
+        pod({"name": "main", "resources": {"limits": {GPU: "-1"}}}),
         pod({"name": "main", "resources": {"requests": {GPU: "1"}}}),
         pod(container("main", "1"), metadata={"labels": {f"{DRIVER}/rewrite": "false"}}),
     ],

@@ -76,6 +76,10 @@ def pods_of(one: StatefulSetDocument, **states: str) -> OrdinalPods:
         ({}, {"p0": "old", "p1": "old", "p2": "going"}, [], []),
         ({"updateStrategy": {"type": "OnDelete"}}, {"p0": "old", "p1": "old", "p2": "old"}, [], []),
         ({"podManagementPolicy": "Parallel"}, {"p1": "waiting"}, [0, 2], []),
+        ({}, {"p0": "waiting", "p1": "ready", "p2": "ready", "p3": "ready"}, [], []),
+        ({}, {"p0": "old", "p1": "waiting", "p2": "old"}, [], []),
+        ({"podManagementPolicy": "Parallel"}, {"p0": "old", "p1": "old", "p2": "old"}, [], [2]),
+        ({"podManagementPolicy": "Parallel"}, {"p0": "old", "p1": "old", "p2": "waiting"}, [], []),
         ({"podManagementPolicy": "Parallel", "replicas": 0}, {"p0": "ready", "p1": "ready"}, [], [0, 1]),
     ],
 )
