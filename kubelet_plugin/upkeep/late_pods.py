@@ -18,7 +18,7 @@ import structlog
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.ports import PodCache
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes, why_late_pod_differs
-from dracaena.kubelet_plugin.prepare.mps_containers import has_share_by_mps, unfit_pods
+from dracaena.kubelet_plugin.prepare.mps_containers import has_share_by_mps, mps_claims, unfit_pods
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
 from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
@@ -69,10 +69,12 @@ class LatePods:
 
     def _follow_shares(self, prepared: Sequence[PreparedClaim], running: Mapping[str, Pod]) -> None:
         shared = [claim for claim in prepared if has_share_by_mps(claim)]
-        folders = self._mps_folders() if shared else ()
+        if not shared:
+            return
+        folders, claims = self._mps_folders(), mps_claims(prepared)
         for claim in shared:
             users = [running[uid] for uid in claim.consumers if uid in running]
-            self._warn(claim, UNFIT_FOR_SHARE, list(unfit_pods(claim, prepared, users, folders)))
+            self._warn(claim, UNFIT_FOR_SHARE, list(unfit_pods(claim.claim.uid, claims, users, folders)))
 
     def _warn(self, claim: PreparedClaim, reason: str, unfit: Sequence[tuple[Pod, str]]) -> None:
         """Tell each pod once, with the first text about it."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,3 +158,26 @@ def test_a_pod_that_gives_each_device_to_a_container_of_its_own_hears_nothing() 
     assert told_of([SHARE, WHOLE], apart) == []
     together = make_pod("late", {"main": [("a", ""), ("b", "")]}, claims={"a": "whole", "b": "other"})
     assert told_of([WHOLE, by_mps("other", 2, mps=False)], together) == []
+
+
+class CountedClaims(tuple[PreparedClaim, ...]):
+    """Counts how often somebody goes through all claims."""
+
+    rounds = 0
+
+    def __iter__(self) -> Iterator[PreparedClaim]:
+        self.rounds += 1
+        return super().__iter__()
+
+
+def rounds_of(claims: int) -> int:
+    """How often all claims of a node are gone through, each of which has a share by MPS and a pod of its own."""
+    names = [f"c{n}" for n in range(claims)]
+    pods = FakePods(*(make_pod(name, {"main": [("a", "")]}, claims={"a": name}) for name in names))
+    prepared = CountedClaims(replace(by_mps(name, 0), consumers=(PodUid(f"{name}-uid"),)) for name in names)
+    LatePods(GuestRuntimes.parse(""), pods, lambda *_: None).follow(prepared)
+    return prepared.rounds
+
+
+def test_following_many_shares_goes_through_all_claims_no_more_often_than_following_few() -> None:
+    assert rounds_of(2) == rounds_of(40) > 0
