@@ -162,13 +162,13 @@ class PluginParts:
     def services(self) -> Sequence[Service]:
         """Return what runs, in the order in which it is started; it is stopped in reverse order.
 
-        Kubelet's calls begin last and end first. What may wait for the driver for long begins before the driver's
-        thread, which releases it when it ends; what must not be cut off in a change begins after it.
+        Kubelet's calls begin last and end first. What may wait long for the driver, or for a look at its files, begins
+        before the threads that do this, which release it when they end; what must not be cut off in a change begins
+        after them.
         """
         node, gpus, claims = self.node, self.gpus, self.claims
         found = (
             node.recorder,
-            None if node.installation is None else _Between(_nothing, node.installation.stop),
             node.cache if node.section is None else _following(node, node.section),
             claims.pods,
             gpus.slices,
@@ -178,6 +178,7 @@ class PluginParts:
             claims.mps_faults,
             claims.sweeper,
             gpus.monitor,
+            None if node.installation is None else _Between(_nothing, node.installation.stop),  # it runs from the start
             gpus.live,
             *claims.layouts,
             claims.cc_modes,

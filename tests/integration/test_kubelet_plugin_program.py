@@ -451,3 +451,14 @@ def test_kubelets_calls_begin_last_and_end_first(world: World) -> None:
     parts = Program(world.settings(), registry=CollectorRegistry())._parts
     assert list(parts.services())[-2:] == [parts.dra_server, parts.registration]
     assert parts.claims.sweeper in parts.services()
+
+
+def test_a_look_at_the_gpu_drivers_files_that_hangs_is_given_up_before_whoever_may_wait_for_it_is_stopped(
+    world: World,
+) -> None:
+    parts = Program(world.settings(driver_root=str(world.folder)), registry=CollectorRegistry())._parts
+    assert parts.node.installation is not None
+    stopped = [service.stop for service in reversed(parts.services())]
+    claims, publisher = parts.claims, parts.gpus.publisher
+    waiting = (publisher, claims.reporter, claims.device_watch, claims.sweeper)
+    assert all(stopped.index(parts.node.installation.stop) < stopped.index(each.stop) for each in waiting)
