@@ -162,12 +162,14 @@ class PluginParts:
     def services(self) -> Sequence[Service]:
         """Return what runs, in the order in which it is started; it is stopped in reverse order.
 
-        Kubelet's calls begin last and end first. What may wait long for the driver, or for a look at its files, begins
+        A socket that cannot be bound ends the start before anything else runs; calls on it are served last and end
+        first. What may wait long for the driver, or for a look at its files, begins
         before the threads that do this, which release it when they end; what must not be cut off in a change begins
         after them.
         """
         node, gpus, claims = self.node, self.gpus, self.claims
         found = (
+            _Between(self.dra_server.bind, self.dra_server.stop),
             node.recorder,
             node.cache if node.section is None else _following(node, node.section),
             claims.pods,

@@ -213,3 +213,26 @@ def test_a_file_in_the_way_of_a_socket_is_named_and_kept(folder: Path) -> None:
         server.start()
     server.stop()
     assert path.read_text() == "mine"
+
+
+def test_a_call_to_a_socket_that_is_bound_waits_until_it_is_served(folder: Path) -> None:
+    calls = TimedCalls()
+    server = plugin_server(folder / "dra.sock", DRIVER, calls)
+    server.bind()
+    with grpc.insecure_channel(f"unix:{folder / 'dra.sock'}") as channel:
+        stub = v1_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
+        answer = stub.NodePrepareResources.future(v1.NodePrepareResourcesRequest(), timeout=CALL_S)
+        assert calls.within_s == []
+        server.start()
+        assert answer.result().claims == {}
+    server.stop()
+    assert len(calls.within_s) == 1
+
+
+def test_a_socket_that_was_bound_and_never_served_is_removed(folder: Path) -> None:
+    server = plugin_server(folder / "dra.sock", DRIVER, TimedCalls())
+    server.bind()
+    assert (folder / "dra.sock").is_socket()
+    for _ in range(2):
+        server.stop()
+        assert not (folder / "dra.sock").exists()

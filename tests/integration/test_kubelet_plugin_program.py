@@ -462,3 +462,22 @@ def test_a_look_at_the_gpu_drivers_files_that_hangs_is_given_up_before_whoever_m
     claims, publisher = parts.claims, parts.gpus.publisher
     waiting = (publisher, claims.reporter, claims.device_watch, claims.sweeper)
     assert all(stopped.index(parts.node.installation.stop) < stopped.index(each.stop) for each in waiting)
+
+
+def test_where_the_dra_socket_cannot_be_bound_nothing_else_is_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(world.settings(), registry=CollectorRegistry())
+    services, noted = program._parts.services(), list[str]()
+    # The sockets stay what they are; of everything else it is noted if it starts.
+    others = [NotedService("other", noted) for _ in services]
+    real = {program._parts.dra_server.stop, program._parts.registration.stop}
+    mixed = [service if service.stop in real else other for service, other in zip(services, others, strict=True)]
+    monkeypatch.setattr(PluginParts, "services", lambda _self: mixed)
+    socket = program._node.paths.dra_socket
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    socket.write_text("mine")
+    with pytest.raises(PermanentError, match="is in the way"):
+        program.start()
+    assert noted == []
+    assert socket.read_text() == "mine"

@@ -65,8 +65,12 @@ class UnixServer:
         self._bound = False
         add_services(self._server)
 
-    def start(self) -> None:
-        """Remove a socket that an earlier process left, bind and serve. Raises PermanentError naming the path."""
+    def bind(self) -> None:
+        """Remove a socket that an earlier process left, and listen: calls wait until start(). Does nothing if it is
+        bound. Raises PermanentError naming the path.
+        """
+        if self._bound:
+            return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             _remove_stale_socket(self._path)
@@ -74,10 +78,16 @@ class UnixServer:
             self._bound = True
         except (OSError, RuntimeError) as error:
             raise PermanentError(f"cannot listen on {self._path}: {error}") from error
+
+    def start(self) -> None:
+        """Serve, after bind() if that was not called. Raises PermanentError naming the path."""
+        self.bind()
         self._server.start()
 
     def stop(self) -> None:
-        """Accept no more calls, let those in progress end, remove the socket. Without start() it leaves the socket."""
+        """Accept no more calls, let those in progress end, remove the socket if it is ours: it stays without bind().
+        May be called again.
+        """
         if self._bound:
             self._path.unlink(missing_ok=True)  # first, so that kubelet sees us leave before calls are refused
         self._end_streams()
