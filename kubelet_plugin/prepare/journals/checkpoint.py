@@ -2,15 +2,18 @@
 
 On disk: one JSON object `{"version", "checksum", "checkpoint"}`. The checksum is over the bytes of the value of
 `checkpoint` exactly as they are in the file, so that no reader has to write JSON the way the writer did. That value has
-the fields of Checkpoint and of what it consists of: what is used is what is written.
+the fields of Checkpoint and of what it consists of, except those that equal their defaults: so 8 GPUs fit into a page,
+and a crash leaves the old or the new checkpoint even while the disk is full (host.adapters.files.whole_files).
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import msgspec
 
@@ -74,7 +77,7 @@ def file_name(uid: ClaimUid) -> str:
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Return the file's content. Equal checkpoints make equal bytes."""
-    body = msgspec.json.encode(checkpoint)
+    body = msgspec.json.encode(_without_defaults(checkpoint), order="deterministic")
     return msgspec.json.encode(_Envelope(VERSION, _checksum(body), msgspec.Raw(body))) + b"\n"
 
 
@@ -97,6 +100,23 @@ def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
     if checkpoint.prepared.claim.uid != uid:
         return Broken(uid, f"is of claim UID {checkpoint.prepared.claim.uid}")
     return checkpoint
+
+
+def _without_defaults(value: Any) -> Any:
+    """Return a value without the fields of dataclasses that equal their defaults, to be written as JSON."""
+    kind: Any = type(value)
+    if kind is tuple:
+        return [_without_defaults(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    given = ((name, getattr(value, name), default) for name, default in _defaults(kind))
+    return {name: _without_defaults(field) for name, field, default in given if field != default}
+
+
+@cache
+def _defaults(of: Any) -> Sequence[tuple[str, Any]]:
+    """Return the fields of a dataclass, each with its default; one without has a value that nothing equals."""
+    return [(f.name, f.default if f.default_factory is MISSING else f.default_factory()) for f in fields(of)]
 
 
 def _checksum(body: bytes) -> str:

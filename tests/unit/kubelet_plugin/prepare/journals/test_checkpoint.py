@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from dataclasses import fields, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.names import ClaimUid, PodUid
-from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.effects import MIG_OFF, Effect, Scalar
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import (
     Broken,
     Checkpoint,
@@ -70,10 +71,6 @@ def test_what_says_that_a_claim_has_metadata_reads_back(metadata: ClaimMetadata 
     prepared = replace(prepared_claim("claim", (0,)), metadata=metadata)
     written = Checkpoint(State.DONE, "boot-1", prepared)
     assert decode_checkpoint(UID, encode_checkpoint(written)) == written
-
-
-def test_equal_checkpoints_are_equal_bytes() -> None:
-    assert encode_checkpoint(checkpoint()) == encode_checkpoint(checkpoint())
 
 
 def test_a_file_that_has_more_fields_or_other_white_space_is_read() -> None:
@@ -164,3 +161,34 @@ def test_every_field_of_a_device_and_of_its_claim_reads_back() -> None:
     for device in written.prepared.devices:
         assert not [name for name, value in default.items() if getattr(device, name) == value], "a field is not tried"
     assert decode_checkpoint(UID, encode_checkpoint(written)) == written
+
+
+VALUES = st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.integers(-9, 9), max_size=4)
+
+
+@settings(derandomize=True)
+@given(VALUES, st.none() | VALUES, st.randoms(use_true_random=False))
+def test_equal_checkpoints_are_equal_bytes(
+    parameters: dict[str, Scalar], outcome: dict[str, Scalar] | None, rng: random.Random
+) -> None:
+    def shuffled(values: dict[str, Scalar]) -> dict[str, Scalar]:
+        return dict(rng.sample(list(values.items()), len(values)))
+
+    def written(parameters: dict[str, Scalar], outcome: dict[str, Scalar] | None) -> Checkpoint:
+        effect = replace(EFFECTS[0], parameters=parameters, outcome=outcome)
+        return replace(checkpoint(), prepared=replace(checkpoint().prepared, effects=(effect,)))
+
+    one = written(parameters, outcome)
+    other = written(shuffled(parameters), None if outcome is None else shuffled(outcome))
+    assert one == other
+    assert encode_checkpoint(one) == encode_checkpoint(other)
+    assert decode_checkpoint(UID, encode_checkpoint(other)) == one
+
+
+def test_a_claim_of_8_gpus_that_each_need_an_effect_fits_into_one_page() -> None:
+    """Then a crash leaves the old or the new checkpoint, even while the disk is full."""
+    prepared = prepared_claim("claim", range(8), index=7, pci_bus_id="0000:0f:00.0")
+    effects = [Effect(MIG_OFF, d.device, d.device, parameters={"gpu": d.uuid}, outcome={}) for d in prepared.devices]
+    boot_id = "4b5f7c62-5a65-4a5c-a3c5-5c1f5e0f2d11"
+    written = Checkpoint(State.DONE, boot_id, replace(prepared, effects=tuple(effects)))
+    assert len(encode_checkpoint(written)) <= 4096
