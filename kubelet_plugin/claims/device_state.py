@@ -313,8 +313,8 @@ class DeviceState:
             if self._effects.leave_nothing(uid):
                 self._take_back(uid)
                 return
-            checkpoint = self._claims.of(uid)
-            if isinstance(checkpoint, Checkpoint):
+            checkpoint = self._claims.current_of(uid)
+            if checkpoint is not None:
                 self._reporter.forget(uid)
                 self._claims.remove_spec(uid)
                 # After a crash from here on, the claim does not count as prepared: its effects may be half undone.

@@ -394,14 +394,15 @@ class NodeClaims:
     def _keep_one(self, uid: ClaimUid, written: Checkpoint | None) -> None:
         """Remember the one checkpoint that was just written, None: removed. Costs no look at the others."""
         now, earlier, broken = self._by_boot
-        self._by_boot = (with_claim(now, uid, written), with_claim(earlier, uid, None), with_claim(broken, uid, None))
+        current, old = (written, None) if written is None or written.boot_id == self.boot_id else (None, written)
+        self._by_boot = (with_claim(now, uid, current), with_claim(earlier, uid, old), with_claim(broken, uid, None))
         self._kept.pop(uid, None)
         self._uids -= {uid}
         if written is not None:
             self._kept[uid] = (None, written)
             self._uids |= {uid}
         # A claim that has only started is not prepared yet, so nothing changed for whoever asks for prepared ones.
-        prepared = written.prepared if written is not None and written.in_use else None
+        prepared = current.prepared if current is not None and current.in_use else None
         self._prepared = with_claim(self._prepared, uid, prepared)
         self._kept_seen.note()
 

@@ -81,6 +81,19 @@ def test_a_claim_that_was_prepared_in_an_earlier_boot_is_not_answered_when_it_st
     assert now.prepared() == ()
 
 
+def test_a_checkpoint_of_an_earlier_boot_that_is_written_again_stays_one(tmp_path: Path) -> None:
+    earlier = instance(tmp_path, ThreadLock())
+    done = earlier.start(prepared_claim("a"))
+    earlier.finish(done)
+    now = instance(tmp_path, ThreadLock(), boot="boot-2")
+    with now.hold():
+        assert now.current() == ()
+        now.journal(done, ())
+        assert now.by_boot() == instance(tmp_path, ThreadLock(), boot="boot-2").by_boot() == ((), (done,), ())
+        now.finish(done)
+        assert now.prepared() == ()
+
+
 @settings(max_examples=fewer_examples(2))  # real files
 @given(
     st.lists(

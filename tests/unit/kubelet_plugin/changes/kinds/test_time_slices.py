@@ -195,6 +195,26 @@ def test_a_note_of_another_boot_restores_nothing_and_goes(tmp_path: Path) -> Non
     assert (sweep(node), slices.intervals[GPU], note.exists()) == (0, LONG, False)
 
 
+def test_while_a_note_is_undone_a_checkpoint_of_an_earlier_boot_that_came_back_stays_as_it_is(tmp_path: Path) -> None:
+    """A backup of the folder may have been put back, or a disk may have lost the last writes."""
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    plugin(tmp_path, slices, claim, boot_id="boot-0").state.prepare(reference_to(claim))
+    checkpoint = tmp_path / "claims" / f"{reference_to(claim).uid}.json"
+    earlier = checkpoint.read_bytes()
+    slices.intervals[GPU] = MEDIUM
+    node = plugin(tmp_path, slices, claim)
+    node.recovery.enter_boot()
+    node.state.prepare(reference_to(claim))
+    checkpoint.write_bytes(earlier)
+    node.node_claims.look_at_each()
+    seen = list[tuple[bytes, int]]()
+    slices.before_each = lambda: seen.append((checkpoint.read_bytes(), len(node.node_claims.current())))
+    node.state.unprepare(reference_to(claim))
+    assert seen
+    assert set(seen) == {(earlier, 0)}
+    assert not checkpoint.exists()
+
+
 def test_where_the_note_is_broken_the_interval_stays_and_admins_are_told_until_a_share_sets_one(tmp_path: Path) -> None:
     claim, later, slices = share_claim("one"), share_claim("later", "Short"), on_gpu(MEDIUM)
     node = plugin(tmp_path, slices, claim, later)
