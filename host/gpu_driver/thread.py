@@ -111,7 +111,7 @@ class GpuDriverThread:
 
     def _wait(self, running: _Job[Any], until_s: float) -> None:
         if self._stopping:
-            raise StoppedError("the plugin is being stopped")
+            raise StoppedError("this program is being stopped")
         left_s = until_s - self._clock.monotonic()
         if left_s <= 0:
             raise WedgedError(self._hangs(running))

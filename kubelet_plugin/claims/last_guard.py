@@ -115,7 +115,7 @@ class LastGuard:
                     f"request {device.request}: {gpu} is being divided into another layout, and "
                     f"{device.device} may disappear with it: delete the pod if it does not start within minutes"
                 )
-        others = [*self._claim_reconciler.beside(plan, pool)]
+        others = [*self._claim_reconciler.possible_conflicts(plan, pool)]
         rebuilt = self._claims.may_be_in_use(plan.claim.uid)
         for each, salvaged in self._claims.unsure():
             if each.uid == plan.claim.uid:

@@ -33,7 +33,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, Publis
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 
-REWRITING = "its files are being written anew"
+REWRITING = "its files are being rewritten"
 """Why a claim is aside although nothing blocks it."""
 
 log = structlog.get_logger()
@@ -108,7 +108,7 @@ class ClaimReconciler:
                 failed[uid] = _internal_error(checkpoint.prepared, error)
         return failed
 
-    def beside(self, plan: PreparedClaim, pool: PublishedPool) -> Sequence[PreparedClaim]:
+    def possible_conflicts(self, plan: PreparedClaim, pool: PublishedPool) -> Sequence[PreparedClaim]:
         """Return the claims of this boot that may hold something of a plan, as a pool says they should be, whatever is
         on disk; sorted by claim UID.
         """

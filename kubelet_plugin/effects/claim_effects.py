@@ -122,11 +122,11 @@ class ClaimEffects:
             stack.enter_context(lock.hold(0.0))
             return
         if not self._waiting.acquire(blocking=False):
-            raise GpusBusyError(f"{gpu} is busy with another claim, and {MAX_WAITING} calls wait already: asked again")
+            raise GpusBusyError(f"{gpu} is busy, and {MAX_WAITING} calls wait already: asked again")
         try:
             stack.enter_context(lock.hold(left_s()))
         except TemporaryError as error:
-            raise GpusBusyError(f"{gpu} is busy with another claim: {error}") from error
+            raise GpusBusyError(f"{gpu} is busy: {error}") from error
         finally:
             self._waiting.release()
 

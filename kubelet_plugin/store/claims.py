@@ -69,7 +69,7 @@ class _Seen:
         self.is_checked = False
         """Whether the mark, or none, was checked in this hold of the lock: nobody else changes anything meanwhile."""
 
-    def holds(self) -> bool:
+    def is_current(self) -> bool:
         """Return whether nothing has changed."""
         if not self.is_checked:
             self.is_checked = self._mark is not None and self._files.mark() == self._mark
@@ -83,9 +83,9 @@ class _Seen:
         """Return whether nothing has changed so far. From now on that is unknown until note(), as if the next change
         failed.
         """
-        held = self.holds()
+        was_current = self.is_current()
         self._mark, self.is_checked = None, False
-        return held
+        return was_current
 
 
 def _held(question: Callable[Concatenate[NodeClaims, P], R]) -> Callable[Concatenate[NodeClaims, P], R]:
@@ -185,7 +185,7 @@ class NodeClaims:
     @_held
     def by_boot(self) -> ByBoot:
         """Return the checkpoints of this boot, those of earlier ones, and those that cannot be trusted; each sorted."""
-        if not self._kept_seen.holds():
+        if not self._kept_seen.is_current():
             # The stamps are taken before the reads: at worst a file is read once more than needed.
             stamps = self._files.stamps(SUFFIX)
             self._keep({ClaimUid(name.removesuffix(SUFFIX)): stamp for name, stamp in stamps.items()})
@@ -257,7 +257,7 @@ class NodeClaims:
     @_held
     def with_spec(self) -> frozenset[ClaimUid]:
         """Return the claims that have a CDI spec."""
-        if not self._specs_seen.holds():
+        if not self._specs_seen.is_current():
             head, tail = self._around_uid
             uid_at = slice(len(head), -len(tail))
             names = [name for name in self._specs.names(tail) if name.startswith(head)]

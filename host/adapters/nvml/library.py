@@ -68,7 +68,7 @@ _WHY_NOT_READY = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "its library cannot be loaded",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "library and loaded kernel module are of different versions: "
     "reload the kernel module or restart the node",
-    pynvml.NVML_ERROR_NO_PERMISSION: "this process may not open /dev/nvidiactl: the plugin must run privileged",
+    pynvml.NVML_ERROR_NO_PERMISSION: "this process may not open /dev/nvidiactl: this program must run privileged",
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "its library is too old to be initialised",
 }
 

@@ -134,7 +134,7 @@ class PlannedAnew(ServerFiles):
 
     def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
         other = node_with(self.folder, self, busy_lock(), port=2)
-        with pytest.raises(TemporaryError, match="is busy with another claim: another call has the lock"):
+        with pytest.raises(TemporaryError, match="is busy: another call has the lock"):
             other.state.prepare(REFERENCE)
         return super().apply(effect, others)
 
@@ -208,7 +208,7 @@ def test_calls_that_wait_for_a_gpu_leave_workers_for_claims_of_others(tmp_path: 
             lock.waiting = 0
             waiting = [call(number) for number in range(MAX_WAITING)]
             wait_for(lambda: lock.waiting == MAX_WAITING, "all wait")
-            with pytest.raises(TemporaryError, match=f"{device_name(0)} is busy with another claim, and 8 calls wait"):
+            with pytest.raises(TemporaryError, match=f"{device_name(0)} is busy, and 8 calls wait"):
                 call(MAX_WAITING).result(20)
             assert workers.submit(node.state.prepare, reference_to(free)).result(20).claim.name == "free"
             assert not any(future.done() for future in waiting)
@@ -224,7 +224,7 @@ def test_a_busy_gpu_is_waited_for_no_longer_than_the_caller_allows_and_its_claim
     with ThreadPoolExecutor(1) as workers:
         with lock.hold():
             waiting = workers.submit(node.state.prepare, REFERENCE, within_s=0.05)
-            with pytest.raises(TemporaryError, match=f"{device_name(0)} is busy with another claim"):
+            with pytest.raises(TemporaryError, match=f"{device_name(0)} is busy"):
                 waiting.result(20)
     found = node.node_claims.of(REFERENCE.uid)
     assert isinstance(found, Checkpoint)

@@ -310,7 +310,7 @@ def test_a_plugin_that_is_being_stopped_tells_nobody_of_limits_that_it_leaves_to
     ground.reserve("a", "b")
 
     def stop() -> None:
-        raise StoppedError("the plugin is being stopped")
+        raise StoppedError("this program is being stopped")
 
     ground.limiter.before_each = stop
     assert not ground.look()

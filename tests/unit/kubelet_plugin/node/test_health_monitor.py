@@ -258,7 +258,7 @@ def test_a_jump_of_the_time_of_day_neither_clears_nor_holds_a_fault(node: Node, 
 
 
 def test_the_end_of_the_driver_thread_ends_the_watch(node: Node) -> None:
-    node.error = StoppedError("the plugin is being stopped")
+    node.error = StoppedError("this program is being stopped")
     with pytest.raises(StoppedError):
         node.monitor.look()
 
