@@ -32,7 +32,7 @@ from dracaena.kubelet_plugin.changes.change import (
     Wants,
     wanted,
 )
-from dracaena.kubelet_plugin.changes.ledger import Ledger
+from dracaena.kubelet_plugin.changes.ledger import Ledger, note_decoder
 from dracaena.kubelet_plugin.ports import GpuGoneError, NodeLock, NotOfferedError
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 
@@ -77,6 +77,8 @@ class ChangeEngine:
         """`gpu_lock` returns the lock of a GPU, the same one for the same name."""
         self._ledger = ledger
         self.kinds = {kind.name: kind for kind in kinds}
+        for kind in self.kinds.values():
+            note_decoder(kind.noted)
         self._claims = claims
         self._gpu_lock = gpu_lock
 

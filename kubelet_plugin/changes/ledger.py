@@ -24,6 +24,22 @@ class _File(msgspec.Struct):
     note: msgspec.Raw
 
 
+_FILE: Final = msgspec.json.Decoder(_File)  # inspected by the thread that imports: see kube.client
+
+
+_NOTES: Final[dict[type, msgspec.json.Decoder[Any]]] = {}
+
+
+def note_decoder(noted: type[N]) -> msgspec.json.Decoder[Note[N]]:
+    """Return what reads the notes of a kind. Whoever has the kind calls this before threads start: two that inspect a
+    type at once crash the process (kube.client).
+    """
+    form: Any = Note
+    if noted not in _NOTES:
+        _NOTES[noted] = msgspec.json.Decoder(form[noted])
+    return _NOTES[noted]
+
+
 class Ledger:
     """From any thread; the note of a thing belongs to whoever holds the lock of its GPU. All methods raise
     DracaenaError if a file cannot be read or written: then nothing may be done to its thing.
@@ -46,11 +62,10 @@ class Ledger:
         if data is None:
             return None
         try:
-            file = msgspec.json.decode(data, type=_File)
+            file = _FILE.decode(data)
             if _checksum(bytes(file.note)) != file.checksum:
                 raise ValueError("its checksum is wrong")
-            form: Any = Note
-            note: Note[N] = msgspec.json.decode(file.note, type=form[noted])
+            note = note_decoder(noted).decode(file.note)
         except (ValueError, RecursionError) as error:
             return Unreadable(f"its note {_name(thing)} is broken ({error})")
         return note if note.boot_id == self.boot_id else None

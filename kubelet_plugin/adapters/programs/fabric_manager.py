@@ -70,6 +70,9 @@ class _Answer(msgspec.Struct):
     unsupported: list[int] = []
 
 
+_ANSWER: Final = msgspec.json.Decoder(_Answer)  # inspected by the thread that imports: see kube.client
+
+
 class FabricManagerLibrary:
     """Implements ports.FabricManager. From any thread."""
 
@@ -162,7 +165,7 @@ class FabricManagerLibrary:
                 f"{what} has not answered in {limit_s:g} s; on the node: `systemctl status nvidia-fabricmanager`"
             ) from None
         try:
-            return msgspec.json.decode(printed, type=_Answer)
+            return _ANSWER.decode(printed)
         except (msgspec.DecodeError, ValueError) as error:
             raise FabricManagerError(
                 f"{what} gave no answer that can be read (exit status {status}): its library may be broken, "

@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 
@@ -61,6 +62,9 @@ class _RecordedState(msgspec.Struct, frozen=True):
     made: int = 0
     """Number of MIG devices created in this boot, so that no two get one UUID."""
     instances: tuple[_RecordedInstance, ...] = ()
+
+
+_STATE: Final = msgspec.json.Decoder(_RecordedState)  # inspected by the thread that imports: see kube.client
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,7 @@ class RecordedMig:
             raise MigRefusedError("nvmlDeviceGetMigMode", NOT_SUPPORTED)
         data = self._files.read(_file(gpu))
         try:
-            state = None if data is None else msgspec.json.decode(data, type=_RecordedState)
+            state = None if data is None else _STATE.decode(data)
         except msgspec.DecodeError as error:
             raise PermanentError(
                 f"the MIG instances of recorded GPU {gpu} cannot be read ({error}): remove {_file(gpu)} from the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 import msgspec
 
@@ -34,6 +35,9 @@ class _CdiSpec(msgspec.Struct, frozen=True):
     devices: list[_CdiDevice] = []
 
 
+_SPEC: Final = msgspec.json.Decoder(_CdiSpec)  # inspected by the thread that imports: see kube.client
+
+
 def claim_of_device(driver: str, qualified_name: str) -> ClaimUid | None:
     """Return the claim whose spec has a device of this qualified name, None if it is no device of our claims."""
     kind, _, name = qualified_name.partition("=")
@@ -44,7 +48,7 @@ def claim_of_device(driver: str, qualified_name: str) -> ClaimUid | None:
 def devices_in_spec(spec: bytes, uid: ClaimUid) -> tuple[PreparedDevice, ...]:
     """Return a spec's devices with only the numbers of their nodes; none if it is no spec of that claim."""
     try:
-        found = msgspec.json.decode(spec, type=_CdiSpec).devices
+        found = _SPEC.decode(spec).devices
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ()
     prefix = cdi_device_name(uid, DeviceName(""))

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
+
 from dracaena.kubelet_plugin.prepare.journals.document import decode_record, encode_record
 
 VERSION: Final = 1
@@ -77,6 +79,9 @@ class CcModeJournal:
         if change is not None:
             change = None if change.step is ModeStep.UNBINDING else replace(change, drivers={})
         return CcModeJournal(boot_id, change=change)
+
+
+msgspec.json.Decoder(CcModeJournal)  # inspected by the thread that imports: see kube.client
 
 
 def encode_cc_modes(journal: CcModeJournal) -> bytes:

@@ -70,6 +70,10 @@ class _Envelope(msgspec.Struct):
     checkpoint: msgspec.Raw
 
 
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)  # inspected by the thread that imports: see kube.client
+_CHECKPOINT: Final = msgspec.json.Decoder(Checkpoint)
+
+
 def file_name(uid: ClaimUid) -> str:
     """Return the file name of a claim's checkpoint."""
     return f"{uid}{SUFFIX}"
@@ -84,7 +88,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
     """Read the file of a claim; a broken one is an answer, not an exception."""
     try:
-        envelope = msgspec.json.decode(data, type=_Envelope)
+        envelope = _ENVELOPE.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Broken(uid, f"is not a checkpoint: {error}")
     if envelope.version != VERSION:
@@ -93,7 +97,7 @@ def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
     if seen != envelope.checksum:
         return Broken(uid, f"has checksum {seen}, expected {envelope.checksum}")
     try:
-        checkpoint = msgspec.json.decode(envelope.checkpoint, type=Checkpoint)
+        checkpoint = _CHECKPOINT.decode(envelope.checkpoint)
         checkpoint.prepared.check()
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         return Broken(uid, f"does not decode: {error}")

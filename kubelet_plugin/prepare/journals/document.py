@@ -14,6 +14,8 @@ class JournalDocument(msgspec.Struct):
     boot_id: str
 
 
+msgspec.json.Decoder(JournalDocument)  # inspected by the thread that imports: see kube.client
+
 T = TypeVar("T")
 D = TypeVar("D", bound=JournalDocument)
 

@@ -51,6 +51,9 @@ class _LayoutsDocument(JournalDocument):
     gpus: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
 
 
+msgspec.json.Decoder(_LayoutsDocument)  # inspected by the thread that imports: see kube.client
+
+
 @dataclass(frozen=True, slots=True)
 class JournalForm(Generic[R]):
     """How the journal of one kind of layouts is written: its GPUs have the fields of their records."""
@@ -59,6 +62,9 @@ class JournalForm(Generic[R]):
     """Name of the file."""
     empty: R
     """The empty record, a dataclass."""
+
+    def __post_init__(self) -> None:
+        msgspec.json.Decoder(type(self.empty))  # inspected by the thread that imports: see kube.client
 
     def encode(self, journal: LayoutJournal[R]) -> bytes:
         """Return the file's content."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from dracaena.kubelet_plugin.prepare.journals.document import decode_record, encode_record
 
 VERSION: Final = 1
@@ -28,6 +30,9 @@ class MigDeviceRecord:
     gpu_instance: int
     uuid: str
     """UUID of the MIG device. The driver gives each one another, also at the same place and with the same number."""
+
+
+msgspec.json.Decoder(MigDeviceRecord)  # inspected by the thread that imports: see kube.client
 
 
 def encode_mig_device(record: MigDeviceRecord) -> bytes:
