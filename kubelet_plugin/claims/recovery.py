@@ -58,16 +58,23 @@ class ClaimRecovery:
         """
         try:
             with self._claims.hold():
-                before = self._claims.enter_boot()
+                before = self._claims.enter_boot(self._forget_notes)
                 for broken, _ in self._claims.unsure() if before else ():
                     self._claims.remove_spec(broken.uid)
                     self._metadata.remove(broken)
                     self._claims.discard(broken.uid)
                     log.info("remains of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
-            if before:
-                self._ledger.clear()
         except DracaenaError as error:
             log.warning("remains of an earlier boot are not cleaned up", error=str(error))
+
+    def _forget_notes(self) -> None:
+        """Before the boot is marked, and while nobody else can write a note: from then on each note is of this boot.
+        Notes that cannot be removed are never removed by a later start, which could not tell them from new ones.
+        """
+        try:
+            self._ledger.clear()
+        except DracaenaError as error:
+            log.warning("notes of an earlier boot are not cleaned up", error=str(error))
 
     def recover(self, pods: Iterable[Pod]) -> bool:
         """Finish or roll back what a crash left half done, rewrite lost CDI specs, rebuild broken checkpoints.

@@ -354,16 +354,19 @@ class NodeClaims:
             self._keep_one(uid, None)
 
     @_held
-    def enter_boot(self) -> bool:
+    def enter_boot(self, before_mark: Callable[[], None]) -> bool:
         """Record that this boot has begun; return whether what is found here certainly comes from an earlier one.
 
         It does when an instance starts for the first time in a boot. Without the mark of an earlier boot nothing is
-        certain: the mark of this one may have been lost.
+        certain: the mark of this one may have been lost. `before_mark` is called in between: it is called again by the
+        next start if this one is killed before the boot is marked, and by no start after that.
         """
         now = f"{self.boot_id}\n".encode()
         last = self._marks.read(BOOT_MARK)
         if last == now:
             return False
+        if last is not None:
+            before_mark()
         # Marked first: whatever breaks from now on belongs to this boot, even if nothing is done about the rest.
         self._marks.write(BOOT_MARK, now)
         return last is not None

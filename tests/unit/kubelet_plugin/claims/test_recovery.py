@@ -19,6 +19,7 @@ from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
+from dracaena.kubelet_plugin.store.claims import BOOT_MARK, NodeClaims
 from support.full_disk import FullDisk
 from support.gpu_driver_root import VERSION, put_gpu_driver
 from support.killed_steps import KilledSteps, StopError
@@ -48,6 +49,51 @@ def state_of(node: PluginNode) -> str:
 
 def break_it(checkpoint: Path) -> None:
     checkpoint.write_bytes(b"{")
+
+
+def test_the_notes_of_an_earlier_boot_are_gone_once_this_one_is_marked_wherever_a_start_is_killed(
+    tmp_path: Path,
+) -> None:
+    for steps in range(1, 40):
+        folder = tmp_path / str(steps)
+        node = node_in(folder, boot_id="boot-1")
+        node.recovery.enter_boot()
+        node.state.prepare(REFERENCE)
+        break_it(folder / CHECKPOINT)
+        note, mark = folder / "ledger/time-slice.gpu-1.json", folder / BOOT_MARK
+        note.parent.mkdir(exist_ok=True)
+        note.write_bytes(b"torn")
+        old = mark.read_bytes()
+        killed = node_in(folder, boot_id="boot-2", steps=KilledSteps(steps))
+        try:
+            killed.recovery.enter_boot()
+        except StopError:
+            assert mark.read_bytes() == old or not note.exists(), steps
+            node_in(folder, boot_id="boot-2").recovery.enter_boot()
+            assert not note.exists()
+            continue
+        assert not note.exists()
+        assert steps > 3
+        return
+    raise AssertionError("a start takes more steps than were tried")
+
+
+def test_the_notes_of_an_earlier_boot_are_gone_although_a_cdi_spec_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = node_in(tmp_path, boot_id="boot-1")
+    node.recovery.enter_boot()
+    node.state.prepare(REFERENCE)
+    break_it(tmp_path / CHECKPOINT)
+    (tmp_path / "ledger").mkdir(exist_ok=True)
+    (tmp_path / "ledger/time-slice.gpu-1.json").write_bytes(b"torn")
+
+    def refuse(*_given: object) -> None:
+        raise TemporaryError("the folder is read-only")
+
+    monkeypatch.setattr(NodeClaims, "remove_spec", refuse)
+    node_in(tmp_path, boot_id="boot-2").recovery.enter_boot()
+    assert list((tmp_path / "ledger").iterdir()) == []
 
 
 DAMAGES = pytest.mark.parametrize("damage", [break_it, Path.unlink], ids=["broken", "lost"])
