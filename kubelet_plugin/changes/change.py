@@ -140,8 +140,9 @@ class ThingKind(Protocol[N, A]):
         ...
 
     def plan(self, wants: Wants, seen: Any, note: Note[N] | Unreadable | None) -> ThingPlan[N, A]:
-        """Return what to do: values in, values out. Without `wants`, everything is to be as it was before. Raises
-        DracaenaError if what is wanted is impossible now: then nothing is noted.
+        """Return what to do: values in, values out. Without `wants`, everything is to be as it was before; it is
+        not asked if nothing is noted either. Raises DracaenaError if what is wanted is impossible now: then nothing is
+        noted.
         """
         ...
 

@@ -161,6 +161,8 @@ class ChangeEngine:
         plan = partial(_Planned, thing, note, wants)
         if call.ends and not isinstance(note, Note):
             return plan(ThingPlan(stays="nothing of it is known to be ours"))
+        if note is None and not wants:  # a file of an earlier boot, or a thing whose claim has ended
+            return plan(ThingPlan())
         without_act: ThingPlan[Any, Any] = ThingPlan(note.noted if isinstance(note, Note) else None)
         if call.ends and wants and kind.asked(wants) == kind.asked(owners):
             return plan(without_act)
@@ -184,7 +186,7 @@ class ChangeEngine:
             raise TemporaryError(plan.stays)
         if each.wants and plan.noted is not None:
             self._keep(each, plan.noted)
-        if plan.act is None and not each.wants and not plan.stays and each.before is not None:
+        if plan.act is None and not each.wants and not plan.stays:
             self._ledger.drop(each.thing)
         return plan.act is not None
 
@@ -240,9 +242,7 @@ class ChangeEngine:
         kind = self.kinds[thing.kind]
         try:
             note = self._ledger.read(thing, kind.noted)
-            if note is None:  # of an earlier boot
-                self._ledger.drop(thing)
-            elif not self._wants(thing, _owners(note), SWEEP):
+            if not self._wants(thing, _owners(note), SWEEP):
                 return self.settle([thing], SWEEP, lambda: 1.0)
         except DracaenaError as error:
             return SettledThings({thing: error}, ())

@@ -13,6 +13,8 @@ from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import CHANGE_S, TALK_S
+from dracaena.kubelet_plugin.changes.change import SWEEP, Thing
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION
 from support.fabric_node import FabricNode, active, break_checkpoint, fabric_node, prepare, told, unprepare
@@ -370,6 +372,46 @@ def test_a_file_with_another_name_among_the_notes_is_a_trouble_and_harms_nobody(
     node.manager.restart(resuming=True)
     node.look()
     assert active(node) == [5]
+
+
+def test_a_partition_of_somebody_else_that_a_claim_had_before_is_left_alone(node: FabricNode) -> None:
+    claim = node.whole_of("a", 1, 3)
+    prepare(node, claim)
+    things = node.node.ledger.things(FABRIC_PARTITION)
+    unprepare(node, claim)
+    node.manager.active = [3]
+    settled = node.node.engine.settle(things, SWEEP, lambda: 1.0)
+    assert (active(node), settled.acted, settled.problems) == ([3], (), {})
+
+
+def test_a_claim_that_comes_while_a_sweep_looks_keeps_its_note(
+    node: FabricNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep finds a note, the claim ends, and another one takes the same partition before the sweep goes on."""
+    first, second = node.whole_of("a", 1, 3), node.whole_of("b", 1, 3)
+    prepare(node, first)
+    things, read, count = Ledger.things, Ledger.read, 0
+
+    def ended_since(ledger: Ledger, kind: str) -> tuple[Thing, ...]:
+        found = things(ledger, kind)
+        monkeypatch.setattr(Ledger, "things", things)
+        unprepare(node, first)
+        monkeypatch.setattr(Ledger, "read", taken_since)
+        return found
+
+    def taken_since(ledger: Ledger, thing: Thing, noted: type[object]) -> object:
+        nonlocal count
+        found = read(ledger, thing, noted)
+        if not count:
+            count += 1
+            prepare(node, second)
+        return found
+
+    monkeypatch.setattr(Ledger, "things", ended_since)
+    assert sweep(node) == 0
+    assert (count, active(node), node.noted_partitions()) == (1, [3], [3])
+    node.look()
+    assert told(node) == []
 
 
 def sweep(node: FabricNode) -> int:
