@@ -184,16 +184,17 @@ class ChangeEngine:
         plan = each.plan
         if plan.stays and call == SWEEP:
             raise TemporaryError(plan.stays)
-        if each.wants and plan.noted is not None:
+        if each.wants and plan.noted is not None and self._as_note(each, plan.noted) != each.before:
             self._keep(each, plan.noted)
         if plan.act is None and not each.wants and not plan.stays:
             self._ledger.drop(each.thing)
         return plan.act is not None
 
     def _keep(self, each: _Planned, noted: object) -> None:
-        note = Note(self._ledger.boot_id, each.wants, noted)
-        if note != each.before:
-            self._ledger.write(each.thing, note)
+        self._ledger.write(each.thing, self._as_note(each, noted))
+
+    def _as_note(self, each: _Planned, noted: object) -> Note[Any]:
+        return Note(self._ledger.boot_id, each.wants, noted)
 
     def _end(self, each: _Planned, end: End[Any], call: ForClaim) -> DracaenaError | None:
         """Note what an act led to; return why the thing is not as it is wanted, None if it is."""

@@ -101,6 +101,24 @@ def test_what_became_known_between_two_steps_is_noted_even_if_the_act_gets_no_an
     assert node.ledger.read(SLOT, str) == Note(BOOT, {"one": ({},)}, "its number is 7")
 
 
+def test_what_is_noted_between_two_steps_may_be_what_was_noted_before_the_call(
+    node: ChangedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = claim(node, "one", SLOTS[0])
+    assert settle(node, ForClaim(begins=uid)) == {}
+    before = node.ledger.read(SLOT, str)
+
+    def to_and_fro(_slots: Slots, act: Act[str]) -> End[str]:
+        act.note("something else")
+        act.note("nvidia")
+        return End(How.UNANSWERED, TemporaryError("no answer"))
+
+    node.drivers[SLOTS[0]] = "nvidia"
+    monkeypatch.setattr(Slots, "_set", to_and_fro)
+    assert settle(node, ForClaim(begins=uid)).keys() == {SLOT}
+    assert node.ledger.read(SLOT, str) == before
+
+
 def test_where_one_thing_cannot_be_planned_no_other_of_the_claim_is_changed(
     node: ChangedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
