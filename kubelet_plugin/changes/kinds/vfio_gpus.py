@@ -225,7 +225,7 @@ class VfioGpus:
         if moves:
             return [self._move(moves, ", ".join(str(act.thing) for act in acts), left_s)] * len(acts)
         ends: Sequence[End[NotedVfioGpu]] = one_by_one(acts, left_s, self._give_back)
-        if any(end.how is How.DONE for end in ends):
+        if any(end.how is How.DONE and _has_gpu(act) for act, end in zip(acts, ends, strict=True)):
             self._changed()
         return ends
 
@@ -428,6 +428,13 @@ def _as_found(seen: SeenVfioGpu, function: PciFunction) -> HostFunction:
             f"driver_override of {address} is {override[:80]!r}, expected the name of a driver: correct it"
         )
     return HostFunction(address, function.driver or "", override)
+
+
+def _has_gpu(act: Act[Step]) -> bool:
+    """Whether a GPU itself is given back, and not only what was left of its group."""
+    return isinstance(act.step, BackToHost) and any(
+        each.address == _address(act.thing) for each in act.step.noted.functions
+    )
 
 
 def _refuse_if_given_up(function: PciFunction, given_up: threading.Event) -> None:

@@ -109,6 +109,7 @@ def test_a_sound_card_that_stays_with_vfio_is_a_trouble_until_it_is_back(node: V
     assert node.give_back() == 1
     assert node.drivers_of(0) == HOST
     assert node.node.troubles == []
+    assert node.moved == 2, "NVML is opened anew for the GPU, and by no sweep for its sound card"
 
 
 def test_each_way_to_have_a_gpu_excludes_the_others_before_a_reading_shows_it(node: VfioNode) -> None:
