@@ -208,6 +208,10 @@ def one_by_one(
         if left_s() > 0:
             ends.append(work(act))
         else:
-            text = f"no time is left for {act.thing} in this call: the next one goes on with it{why}"
-            ends.append(End(How.REFUSED, EffectPendingError(text)))
+            ends.append(End(How.REFUSED, no_time_left(act.thing, why)))
     return ends
+
+
+def no_time_left(what: object, why: str = "") -> EffectPendingError:
+    """Return why nothing is begun. `why` continues the sentence."""
+    return EffectPendingError(f"no time is left for {what} in this call: the next one goes on with it{why}")

@@ -30,6 +30,7 @@ from dracaena.kubelet_plugin.changes.change import (
     ThingPlan,
     Unreadable,
     Wants,
+    no_time_left,
     wanted,
 )
 from dracaena.kubelet_plugin.changes.ledger import Ledger, note_decoder
@@ -96,8 +97,8 @@ class ChangeEngine:
         return owner in _owners(self._ledger.read(thing, self.kinds[thing.kind].noted))
 
     def settle(self, things: Iterable[Thing], call: ForClaim, left_s: Callable[[], float]) -> SettledThings:
-        """Bring things to what is wanted of them now. `left_s` returns how long the call may go on: nothing is begun
-        after that.
+        """Bring things to what is wanted of them now. `left_s` returns how long the call may go on: nothing is looked
+        at or begun after that.
 
         Things of a claim that begins are changed all or none, as far as their plans can tell. What cannot be undone
         keeps nothing else of its kind from it; things that are undone later stay as they are. Raises nothing.
@@ -125,11 +126,13 @@ class ChangeEngine:
         planned, problems = [], {}
         for thing in things:
             try:
+                if left_s() <= 0:
+                    raise no_time_left(thing)  # a look may take as long as an act
                 planned.append(self._planned(kind, thing, call))
             except DracaenaError as error:
                 problems[thing] = error
-        if problems and call.begins:
-            return SettledThings(problems, ())
+                if call.begins:
+                    return SettledThings(problems, ())
         due = []
         for each in planned:
             try:

@@ -33,6 +33,7 @@ from dracaena.kubelet_plugin.changes.change import (
     ThingPlan,
     Unreadable,
     Wants,
+    no_time_left,
     one_by_one,
 )
 from dracaena.kubelet_plugin.changes.ledger import Ledger
@@ -239,7 +240,7 @@ class VfioGpus:
         """Bind all of these, or say how far that got."""
         try:
             if left_s() <= 0:
-                raise EffectPendingError(f"no time is left for {what} in this call: the next one goes on with it")
+                raise no_time_left(what)
             for gpu in moves:
                 self._leave_mig_mode(gpu)
         except DracaenaError as error:

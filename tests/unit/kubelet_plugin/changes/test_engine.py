@@ -157,6 +157,41 @@ def test_without_time_nothing_begins_and_the_next_call_goes_on(node: ChangedNode
     assert settle(node, ForClaim(begins=uid)) == {}
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_looks_that_take_all_the_time_are_followed_by_no_other(
+    node: ChangedNode, monkeypatch: pytest.MonkeyPatch, begins: bool
+) -> None:
+    """Each may take as long as a program that hangs, and the GPUs of the claim are held for as long."""
+    uid, looks = claim(node, "one", *SLOTS), []
+    if not begins:
+        settle(node, ForClaim(begins=uid))
+
+    def slow(_slots: Slots, thing: Thing, _wants: Any) -> str:
+        looks.append(thing)
+        raise TemporaryError("it hangs")
+
+    monkeypatch.setattr(Slots, "look", slow)
+    call = ForClaim(begins=uid) if begins else ForClaim(ends=uid)
+    problems = node.engine.settle((SLOT, OTHER), call, lambda: 1.0 - len(looks)).problems
+    assert len(looks) == 1
+    assert len(problems) == (1 if begins else 2)
+    assert sum(isinstance(each, EffectPendingError) for each in problems.values()) == len(problems) - 1
+
+
+def test_a_look_that_fails_is_the_last_for_a_claim_that_begins(
+    node: ChangedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid, looks = claim(node, "one", *SLOTS), []
+
+    def broken(_slots: Slots, thing: Thing, _wants: Any) -> str:
+        looks.append(thing)
+        raise TemporaryError("it hangs")
+
+    monkeypatch.setattr(Slots, "look", broken)
+    assert settle(node, ForClaim(begins=uid)).keys() == {SLOT}
+    assert looks == [SLOT]
+
+
 def test_a_claim_that_got_to_no_note_keeps_nothing_and_restores_nothing(node: ChangedNode) -> None:
     waiting, owner = claim(node, "waiting", SLOTS[0]), claim(node, "owner", SLOTS[0])
     settle(node, ForClaim(begins=owner))
