@@ -131,9 +131,9 @@ class SweepMetrics:
         self.swept = Counter(
             "dracaena_plugin_swept_total",
             "What was cleaned up without kubelet, by kind: claims unprepared (claim), files removed (spec, metadata), "
-            "checkpoints rewritten (checkpoint), GPUs bound to VFIO for no claim (vfio-bind), MPS "
-            "shares of no claim (share), intervals of time slices of no claim (time-slice), MIG devices made for a "
-            "claim that is gone (mig)",
+            "checkpoints rewritten (checkpoint), GPUs bound to VFIO for no claim (vfio-bind), partitions of Fabric "
+            "Manager's that no claim has (fabric-partition), MPS shares of no claim (share), intervals of time slices "
+            "of no claim (time-slice), MIG devices made for a claim that is gone (mig)",
             ["kind"],
             registry=registry,
         )

@@ -198,17 +198,17 @@ def wanted(
 
 
 def one_by_one(
-    acts: Sequence[Act[A]], left_s: Callable[[], float], work: Callable[[Act[A]], End[N]], why: str = ""
+    acts: Sequence[Act[A]], left_s: Callable[[], float], work: Callable[[Act[A]], End[N]], why: Callable[[], str] = str
 ) -> Sequence[End[N]]:
-    """Carry out acts one after another, none once the time is up: to those left nothing has happened. `why` continues
-    the sentence that says so.
+    """Carry out acts one after another, none once the time is up: to those left nothing has happened. `why` returns
+    how the sentence that says so goes on.
     """
     ends: list[End[N]] = []
     for act in acts:
         if left_s() > 0:
             ends.append(work(act))
         else:
-            ends.append(End(How.REFUSED, no_time_left(act.thing, why)))
+            ends.append(End(How.REFUSED, no_time_left(act.thing, why())))
     return ends
 
 

@@ -153,7 +153,7 @@ class ChangeEngine:
                 problem = error
             if problem is not None:
                 problems[each.thing] = problem
-            else:
+            elif end.how is How.DONE:
                 acted.append(each.thing)
         return SettledThings(problems, tuple(acted))
 
@@ -187,6 +187,8 @@ class ChangeEngine:
         plan = each.plan
         if plan.stays and call == SWEEP:
             raise TemporaryError(plan.stays)
+        if plan.stays:
+            log.info("nothing is undone", thing=str(each.thing), reason=plan.stays)
         if each.wants and plan.noted is not None and self._as_note(each, plan.noted) != each.before:
             self._keep(each, plan.noted)
         if plan.act is None and not each.wants and not plan.stays:

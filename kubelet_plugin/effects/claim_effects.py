@@ -173,11 +173,13 @@ class ClaimEffects:
     def _settle(self, effects: Sequence[Effect], call: ForClaim, left_s: LeftS) -> None:
         """Have the engine settle what effects of one kind are about. Those of a claim that ends are forgotten then."""
         uid = ClaimUid(call.begins or call.ends)
-        problems = self._engine.settle(map(thing_of, effects), call, left_s).problems
+        settled = self._engine.settle(map(thing_of, effects), call, left_s)
         for effect in effects if call.ends else ():
-            if thing_of(effect) not in problems:
+            if thing_of(effect) in settled.acted:
                 self._note_undone(uid, effect)
-        _raise_first(problems)
+            elif thing_of(effect) not in settled.problems:
+                self._note(uid, effect, None)
+        _raise_first(settled.problems)
 
     def undo(self, uid: ClaimUid, left_s: LeftS) -> None:
         """Undo all journaled effects of a claim, last first; their GPUs must be held. The engine begins nothing once

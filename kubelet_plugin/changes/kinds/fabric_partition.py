@@ -171,8 +171,18 @@ class FabricPartitions:
     def do(self, acts: Sequence[Act[Change]], left_s: Callable[[], float]) -> Sequence[End[NotedPartition]]:
         """See ThingKind: within kubelet's deadline."""
         until_s = self._clock.monotonic() + BEGIN_S
-        why = f". Fabric Manager is slow: it had {BEGIN_S:g} s (on the node: `systemctl status nvidia-fabricmanager`)"
-        return one_by_one(acts, lambda: min(left_s(), until_s - self._clock.monotonic()), self._do, why)
+
+        def own_left_s() -> float:
+            return until_s - self._clock.monotonic()
+
+        def why() -> str:
+            if own_left_s() > 0:
+                return ""
+            return (
+                f". Fabric Manager is slow: it had {BEGIN_S:g} s (on the node: `systemctl status nvidia-fabricmanager`)"
+            )
+
+        return one_by_one(acts, lambda: min(left_s(), own_left_s()), self._do, why)
 
     def trouble(self, thing: Thing, problem: DracaenaError) -> Trouble | None:
         """See ThingKind."""

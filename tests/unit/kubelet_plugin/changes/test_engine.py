@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
@@ -233,6 +234,15 @@ def test_a_thing_that_stays_is_a_trouble_of_the_sweep(node: ChangedNode) -> None
     assert node.engine.sweep(BOUND, told.extend) == 0
     assert [(each.subject, path.name in each.text) for each in told] == [(SLOTS[0], True)]
     assert (node.drivers[SLOTS[0]], path.exists()) == (TAKEN, True)
+
+
+def test_a_sweep_does_not_count_what_was_refused_as_undone(node: ChangedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle(node, ForClaim(begins=claim(node, "one", SLOTS[0])))
+    node.claims.good.clear()
+    monkeypatch.setattr(Slots, "_set", lambda *_given: End(How.REFUSED))
+    with capture_logs() as logs:
+        assert node.engine.sweep(BOUND) == 0
+    assert [each["event"] for each in logs] == ["nothing is left to undo"]
 
 
 # Planted faults

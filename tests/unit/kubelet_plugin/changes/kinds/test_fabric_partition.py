@@ -13,7 +13,8 @@ from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import CHANGE_S, TALK_S
-from dracaena.kubelet_plugin.changes.change import SWEEP, Thing
+from dracaena.kubelet_plugin.changes.change import SWEEP, Act, Thing
+from dracaena.kubelet_plugin.changes.kinds.fabric_partition import Change
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION
@@ -98,6 +99,14 @@ def test_a_fabric_manager_that_takes_all_its_time_never_holds_a_call_beyond_kube
     assert until_done(node, prepare, claim) == [1, 2, 3, 4, 5]
     node.node.state.prepare(reference_to(claim))
     assert until_done(node, unprepare, claim) == [4, 3, 2, 1, 0]
+
+
+def test_a_call_without_time_does_not_blame_a_fabric_manager_that_was_not_asked(node: FabricNode) -> None:
+    act = Act(Thing(FABRIC_PARTITION, "3-of-1-3"), Change.ACTIVATE, (), lambda _noted: None)
+    (end,) = node.readings.partitions.do([act], lambda: 0.0)
+    assert str(end.problem) == (
+        "no time is left for fabric-partition of 3-of-1-3 in this call: the next one goes on with it"
+    )
 
 
 def test_a_fabric_manager_of_usual_speed_activates_all_partitions_of_a_claim_in_one_call(node: FabricNode) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import PermanentError
@@ -232,6 +233,19 @@ def test_where_the_note_is_broken_the_interval_stays_and_admins_are_told_until_a
     assert slices.intervals[GPU] is SHORT
     node.state.unprepare(reference_to(later))
     assert (sweep(node), node.troubles, slices.intervals[GPU]) == (0, [], LONG)
+
+
+def test_a_claim_whose_time_slices_are_not_undone_logs_why_and_not_that_they_were(tmp_path: Path) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim)
+    node.state.prepare(reference_to(claim))
+    (note,) = tmp_path.glob("ledger/time-slice.*.json")
+    note.write_bytes(note.read_bytes()[:20])
+    with capture_logs() as logs:
+        node.state.unprepare(reference_to(claim))
+    events = [each["event"] for each in logs]
+    assert "nothing is undone" in events
+    assert "effect undone" not in events
 
 
 def test_a_note_that_a_power_cut_tore_is_gone_in_the_next_boot(tmp_path: Path) -> None:
