@@ -60,6 +60,8 @@ def _term(term: Json, meta: Json) -> bool:
     labels, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not labels and not fields:
         return False
+    if any(len(one.get("values") or ()) != 1 for one in fields):  # the API takes one value of a field
+        return False
     has = meta.get("labels") or {}
     return all(_rule(one, has.get(one["key"])) for one in labels) and all(
         _rule(one, meta["name"] if one["key"] == "metadata.name" else "") for one in fields
