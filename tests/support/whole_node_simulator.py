@@ -164,7 +164,9 @@ class WholeNodeSimulator(WholeNode):
         for ordinal, gpu in enumerate(self.hardware.mig.gpus):
             gpu.instances.clear()
             self.foreign = {key: each for key, each in self.foreign.items() if key != ("mig", ordinal)}
-        self.foreign = {key: each for key, each in self.foreign.items() if key[0] != "interval"}
+        intervals = [self.hardware.slices.intervals[gpu.uuid].value for gpu in self.hardware.gpus]
+        # One that a share has replaced comes back with its end: it was noted as what was there before.
+        self.foreign = {k: v for k, v in self.foreign.items() if k[0] != "interval" or intervals[k[1]] != v}
         self.hardware.load()
         self.mps.world.reload_driver()
         self.played.loads += 1

@@ -189,7 +189,7 @@ def samples() -> Iterator[ParameterSet]:
 
 
 @pytest.mark.timeout(900)  # it may share its core with others
-@pytest.mark.parametrize(("drawn", "seeds"), samples(), ids=name_of)
+@pytest.mark.parametrize(("drawn", "seeds"), list(samples()), ids=name_of)
 def test_no_schedule_of_a_sample_breaks_a_rule(drawn: Drawn, seeds: range) -> None:
     broken, count = search(seeds, make=drawn.make)
     assert broken is None, f"{drawn.what}: not so after {count} schedules\n{broken}"

@@ -180,7 +180,7 @@ def specs_without_a_checkpoint_are_overlooked(patch: pytest.MonkeyPatch) -> None
     [
         (a_limit_is_noted_late, 68),
         (a_driver_is_noted_late, 120),
-        (a_partition_is_noted_late, 79),
+        (a_partition_is_noted_late, 4),
         (mig_instances_stay, 3),
         (limits_stay, 2),
         (an_interval_of_an_admin_is_not_read, 2),
