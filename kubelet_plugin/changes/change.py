@@ -60,9 +60,10 @@ class Note(Generic[N]):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """There is a note that cannot be read. `problem` is a sentence that names its file."""
+    """There is a note that cannot be read. `problem` is a sentence that names its file, `data` is what is in it."""
 
     problem: str
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)

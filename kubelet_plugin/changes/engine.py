@@ -209,7 +209,7 @@ class ChangeEngine:
                 self._ledger.drop(each.thing)
             return None
         if end.how is How.REFUSED:
-            if isinstance(each.before, Note):
+            if each.before is not None:
                 self._ledger.write(each.thing, each.before)
             else:
                 self._ledger.drop(each.thing)

@@ -67,13 +67,12 @@ class Ledger:
                 raise ValueError("its checksum is wrong")
             note = note_decoder(noted).decode(file.note)
         except (ValueError, RecursionError) as error:
-            return Unreadable(f"its note {_name(thing)} is broken ({error})")
+            return Unreadable(f"its note {_name(thing)} is broken ({error})", data)
         return note if note.boot_id == self.boot_id else None
 
-    def write(self, thing: Thing, note: Note[N]) -> None:
-        """Replace the note of a thing."""
-        body = msgspec.json.encode(note, order="deterministic")
-        data = msgspec.json.encode(_File(_checksum(body), msgspec.Raw(body))) + b"\n"
+    def write(self, thing: Thing, note: Note[N] | Unreadable) -> None:
+        """Replace the note of a thing, also by one that was read and could not be."""
+        data = note.data if isinstance(note, Unreadable) else _encode(note)
         with self._lock.hold():
             self._files.write(_name(thing), data)
 
@@ -93,6 +92,11 @@ class Ledger:
 
 def _name(thing: Thing) -> str:
     return f"{thing.kind}.{thing.name}{_SUFFIX}"
+
+
+def _encode(note: Note[N]) -> bytes:
+    body = msgspec.json.encode(note, order="deterministic")
+    return msgspec.json.encode(_File(_checksum(body), msgspec.Raw(body))) + b"\n"
 
 
 def _checksum(body: bytes) -> str:

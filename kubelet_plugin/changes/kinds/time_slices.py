@@ -78,8 +78,9 @@ class TimeSlices:
         self, wants: Wants, seen: TimeSliceInterval | None, note: Note[NotedInterval] | Unreadable | None
     ) -> ThingPlan[NotedInterval, TimeSliceInterval]:
         """See ThingKind. An interval that cannot be read is set in any case, and counts as the driver's default from
-        before the first share. What is seen while a share lives that was noted says nothing of what was there before
-        it: a driver that was loaded anew has its own default.
+        before the first share; so does what is seen over a note that cannot be read, since it may be ours. What is seen
+        while a share lives that was noted says nothing of what was there before it: a driver that was loaded anew has
+        its own default.
         """
         known = note.noted if isinstance(note, Note) else None
         interval = self.asked(wants)
@@ -89,7 +90,8 @@ class TimeSlices:
             not wants.keys().isdisjoint(note.owners) or seen in (None, *note.noted.ours)
         )
         if known is None or not is_ours:
-            known = NotedInterval(seen or TimeSliceInterval.DEFAULT)
+            before = None if isinstance(note, Unreadable) else seen
+            known = NotedInterval(before or TimeSliceInterval.DEFAULT)
         ours = tuple(each for each in TimeSliceInterval if each is interval or each in known.ours)
         noted = NotedInterval(known.before, ours)
         return ThingPlan(noted, None if seen is interval else interval)

@@ -89,6 +89,16 @@ def test_what_is_refused_leaves_no_note_and_what_is_not_answered_leaves_one(node
     assert (set(node.drivers.values()), node.ledger.things(BOUND)) == ({"nvidia"}, ())
 
 
+def test_what_is_refused_over_a_note_that_cannot_be_read_leaves_that_as_it_was(node: ChangedNode) -> None:
+    uid = claim(node, "one", SLOTS[0])
+    path = node.folder / "ledger" / f"{BOUND}.{SLOTS[0]}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"torn")
+    node.slots.refusing = {SLOTS[0]}
+    assert settle(node, ForClaim(begins=uid)).keys() == {SLOT}
+    assert path.read_bytes() == b"torn"
+
+
 def test_what_became_known_between_two_steps_is_noted_even_if_the_act_gets_no_answer(
     node: ChangedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,7 +232,7 @@ def test_where_the_note_is_broken_the_interval_stays_and_admins_are_told_until_a
     node.state.prepare(reference_to(later))
     assert slices.intervals[GPU] is SHORT
     node.state.unprepare(reference_to(later))
-    assert (sweep(node), node.troubles, slices.intervals[GPU]) == (0, [], LONG)
+    assert (sweep(node), node.troubles, slices.intervals[GPU]) == (0, [], DEFAULT)
 
 
 def test_a_claim_whose_time_slices_are_not_undone_logs_why_and_not_that_they_were(tmp_path: Path) -> None:
