@@ -153,4 +153,5 @@ def test_pods_come_in_order_are_replaced_by_a_new_template_and_go_from_the_last(
     client.delete(Pod, "web-0", namespace=NAMESPACE)
     wait_for(lambda: make_ready(client) and len(names(client)) == 2, "the deleted pod to come back by its name")
     client.merge_patch(StatefulSetDocument, "web", {"spec": {"replicas": 1}}, namespace=NAMESPACE)
-    wait_for(lambda: names(client) == ["web-0"], "the last to go")
+    # The pod that came back may not run yet: in order, none goes before it does.
+    wait_for(lambda: make_ready(client) and names(client) == ["web-0"], "the last to go")
