@@ -17,7 +17,7 @@ from dracaena.api.podclaims import is_made_for, made_for_another
 from dracaena.api.reasons import no_claim, no_template
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit, Settled
-from dracaena.controller.allocation.request import RefusalKind, Refused, tolerates_anything
+from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.events.ignored_parts import IgnoredParts
 from dracaena.controller.events.take_backs import when_again, why_held, why_taken_back
@@ -396,9 +396,8 @@ class Reconciler:
     def _wait(self, step: Decided, decision: NoFit | Behind | Refused) -> None:
         pod, claims = step.pod, step.claims
         half_written = [claim for claim in claims if self._is_half_written(pod, claim)]
-        # Our devices are tainted, so kube-scheduler allocates none of them for a claim without tolerations.
         missing = [claim for claim in claims if claim.status.allocation is None]
-        at_once = bool(missing) and not any(map(tolerates_anything, missing))
+        at_once = self._cluster.only_we_can_serve(missing)
         if half_written and (begun := self._cluster.begin_anew(half_written, at_once=at_once)):
             # A write was cut off, and the remaining claims no longer fit beside what it wrote: start over.
             log.warning("half-written decision is taken back", claims=list(begun))

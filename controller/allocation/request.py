@@ -155,6 +155,13 @@ def tolerates_anything(claim: ResourceClaim) -> bool:
     return any(entry.get("tolerations") for entry in _request_entries(claim.spec))
 
 
+def classes_asked_for(claim: ResourceClaim) -> frozenset[str]:
+    """Return the classes of which a claim cannot do without a device: those of requests without alternatives. Admin
+    access does not count. Reads leniently, never raises."""
+    exact = (inside(request, "exactly") for request in _items(inside(claim.spec, "devices"), "requests"))
+    return frozenset(str(one.get("deviceClassName")) for one in exact if one and not one.get("adminAccess"))
+
+
 def names_selector(document: Mapping[str, Any], expression: str) -> bool:
     """Return whether the spec of a claim or class has this selector anywhere. Reads leniently, never raises."""
     places = (document, *_request_entries(document))

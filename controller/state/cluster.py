@@ -22,6 +22,7 @@ from dracaena.controller.allocation.explanation import Pace
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.search import MAX_STEPS
+from dracaena.controller.allocation.request import classes_asked_for, tolerates_anything
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.lifecycle.claim_record import (
@@ -483,6 +484,13 @@ class Cluster:
         with self._lock:
             now_s, now = self._clock.monotonic(), self._clock.now()
             return self._state.upkeep.attend(pod, now_s, now, others_wait=self._state.decisions.anybody_waits)
+
+    def only_we_can_serve(self, claims: Iterable[ResourceClaim]) -> bool:
+        """Whether kube-scheduler certainly allocates one of these claims of a pod to nothing: it needs a device of
+        ours, which are tainted, and tolerates nothing. Devices of other drivers kube-scheduler allocates by itself."""
+        with self._lock:
+            meant = self._state.inventory.requests.class_concerns_us
+            return any(not tolerates_anything(one) and any(map(meant, classes_asked_for(one))) for one in claims)
 
     def begin_anew(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
         """Take back allocations that are in the way of their own pod (Upkeep.begin_anew)."""

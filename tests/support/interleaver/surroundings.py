@@ -99,9 +99,6 @@ class Surroundings:
         self._class = scenario.device_class
         self._nodes = {node.metadata.name: node for node, _ in scenario.nodes}
         self._changes = scenario.changes
-        self._keeps_nodes = bool(scenario.nics)
-        """Where kube-scheduler allocates another driver's card on a node that is gone for us, we take our GPUs back at
-        once although the pod may be on its way there: not mended yet (docs/design/0020-records.md, Open)."""
         self._pools = {("plugin", node.metadata.name): Pool(server, slices) for node, slices in scenario.nodes}
         self._pools |= {("nic-plugin", name): Pool(server, slices) for name, slices in scenario.card_pools.items()}
         self.restore()
@@ -112,8 +109,7 @@ class Surroundings:
             return
         for name in self._nodes:
             node = self._node(name)
-            if not self._keeps_nodes:
-                yield WEIGHT, f"admins {'add' if node is None else 'remove'} {name}"
+            yield WEIGHT, f"admins {'add' if node is None else 'remove'} {name}"
             if node is not None:
                 yield WEIGHT, f"admins {'open' if node.spec.unschedulable else 'cordon'} {name}"
             for who in ("plugin", "nic-plugin"):
