@@ -224,6 +224,42 @@ WHO_SHARES_A_CLAIM_WITH_A_POD_ON_A_NODE_MAY_GO_ELSEWHERE_ONCE_THAT_IS_GONE = Sch
     ),
 )
 
+A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE = Schedule(
+    Scenario(
+        (1,),
+        {"c1": 1, "xb": 1},
+        {"b": ("c1", "xb")},
+        {},
+        NOBODY,
+        nominate=False,
+        changes=True,
+        cards=(2,),
+        nics=frozenset({"xb"}),
+    ),
+    (
+        "users create claim c1",
+        "users create pod b",
+        "users create claim xb",
+        "p0 crashes",
+        "p0 is started again",
+        "p0 begins to lead",
+        *["p0 goes on with start"] * 2,
+        "p0 w0 takes work",
+        *["p0 w0 goes on"] * 4,
+        "12.0 s pass",
+        "kube-scheduler tries b",
+        "kube-scheduler goes on with b",
+        "p0 w0 goes on",
+        "admins remove n0",
+        "p0 sees nodes",
+        "p0 w1 takes work",
+        "p0 w1 goes on",
+        "kube-scheduler goes on with b",
+        "p0 w1 takes work",
+        *["kube-scheduler goes on with b"] * 2,
+    ),
+)
+
 
 @pytest.mark.parametrize(
     "schedule",
@@ -235,6 +271,9 @@ WHO_SHARES_A_CLAIM_WITH_A_POD_ON_A_NODE_MAY_GO_ELSEWHERE_ONCE_THAT_IS_GONE = Sch
         pytest.param(A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_WAY, id="old-bind"),
         pytest.param(A_POD_THAT_IS_MADE_ON_ANOTHER_NODE_DOES_NOT_TAKE_A_CLAIM_FROM_UNDER_A_BIND, id="made-on-a-node"),
         pytest.param(WHO_SHARES_A_CLAIM_WITH_A_POD_ON_A_NODE_MAY_GO_ELSEWHERE_ONCE_THAT_IS_GONE, id="left-a-node"),
+        pytest.param(
+            A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE, id="card-of-another-driver"
+        ),
     ],
 )
 def test_a_schedule_that_broke_a_rule_breaks_none_any_more(schedule: Schedule) -> None:
