@@ -11,16 +11,13 @@ import dataclasses
 import importlib.util
 import re
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from structlog.testing import capture_logs
-
-from support.work_paths import ROOT, functions, prepare_of_a_whole_gpu, warm_decision
+from support.work_paths import ROOT, functions, paths_of_a_fresh_process
 
 PAGE = ROOT / "docs" / "dev" / "budget.md"
 
@@ -82,8 +79,7 @@ def measured() -> Mapping[str, int]:
     product = {name: [parsed(path) for path in python_files(name)] for name in sorted(packages() - {"proto"})}
     modules = [module for found in product.values() for module in found]
     of_a_node = [module for name in _PROGRAMS_OF_A_NODE for module in product[name]]
-    with tempfile.TemporaryDirectory() as folder, capture_logs():
-        prepare, decision = prepare_of_a_whole_gpu(Path(folder)), warm_decision()
+    prepare, decision = paths_of_a_fresh_process()
     named = limits(PAGE.read_text(encoding="utf-8"))
     return {
         **{f"`{name}/`": sum(map(statements, found)) for name, found in product.items()},

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from structlog.testing import capture_logs
 
 import dracaena.controller
 from dracaena.host.adapters.files.whole_files import FileSteps
@@ -26,7 +33,8 @@ Entered = Mapping[str, set[str]]
 def entered(path: dict[str, set[str]]) -> Iterator[None]:
     """Note the functions of ours that are called in this thread, until it ends or leave_off() is called.
 
-    Only what a `def` names counts: whether a comprehension is a function differs between versions of Python.
+    Only what a `def` names counts: whether a comprehension is a function differs between versions of Python. The
+    collector waits meanwhile: it would close generators that earlier work left behind, and each of those is a call.
     """
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -36,11 +44,13 @@ def entered(path: dict[str, set[str]]) -> Iterator[None]:
             if file.is_relative_to(ROOT) and file.relative_to(ROOT).parts[0] in PACKAGES:
                 path.setdefault(file.relative_to(ROOT).as_posix(), set()).add(code.co_qualname)
 
+    gc.disable()
     sys.setprofile(note)
     try:
         yield
     finally:
         leave_off()
+        gc.enable()
 
 
 def leave_off() -> None:
@@ -101,3 +111,31 @@ def told(path: Entered) -> str:
 def functions(path: Entered) -> int:
     """Return how many functions were entered."""
     return sum(map(len, path.values()))
+
+
+def paths_of_a_fresh_process() -> tuple[Entered, Entered]:
+    """Return what a prepare enters and what a decision does, where nothing else ran before.
+
+    What other tests of a process left in its caches would be missing.
+    """
+    command = [sys.executable, "-P", "-m", "support.work_paths"]
+    ran = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    prepare, decision = ({file: set(names) for file, names in path.items()} for path in json.loads(ran.stdout))
+    return prepare, decision
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, capture_logs():
+        paths = prepare_of_a_whole_gpu(Path(folder)), warm_decision()
+    sys.stdout.write(json.dumps([{file: sorted(names) for file, names in path.items()} for path in paths]))
+
+
+if __name__ == "__main__":
+    main()
