@@ -22,7 +22,6 @@ NOT_PYTHON = {"chart": "deploy", "docs": "docs"}
 """Folders of tests about files that are no modules, and where those files are."""
 
 WHOLE_PACKAGE = {
-    "bench": {"sections": "each section of the bench on a few machines and one day"},
     "cel": {
         "against_cel_cpp": "the language beside another implementation of it",
         "evaluation": "an expression from its text to its value or error, through all stages",

@@ -6,13 +6,11 @@ import random
 
 import pytest
 
-from bench import ours, rings
-from bench.baselines import BASELINES
+from bench import ours
 from bench.baselines.answer import Answer, Fault, Links, granted
 from bench.dominance import all_states
 from bench.machines import BenchMachine, all_machines, recorded
 from bench.quality import LARGEST_WHOLE
-from bench.report import as_text
 from bench.rings import FEWEST, OURS, compare, is_mesh
 from bench.worth import GpuSet, ring_gb_s
 from support.seeds import in_tiers
@@ -66,23 +64,3 @@ def test_a_chain_is_told_when_a_ring_of_the_same_bandwidth_was_free(monkeypatch:
     assert found["refused"].states == 0
     assert len(found["ring"].verdict.beaten) == 1
     assert "ring takes (0, 1, 3) with 25 GB/s around, ours (0, 3, 4) with 9" in found["ring"].verdict.beaten[0]
-
-
-@pytest.mark.search
-def test_the_section_has_every_system_and_its_floor_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(rings, "all_machines", lambda: (DGX_1V,))
-    section = rings.rows(told.append)
-    assert [floor.measured for floor in section.floors] == [0, 0]
-    assert {row[0] for row in section.tables[0].rows} == {OURS, *BASELINES}
-    assert section.notes == ("NVLink meshes: dgx-1v.",)
-    assert len(told) == 1
-
-    def first_fit(machine: BenchMachine, free: GpuSet, count: int) -> ours.OurChoice:
-        mask, of = sum(1 << gpu for gpu in free[:count]), sum(1 << gpu for gpu in free)
-        return ours.OurChoice(free[:count], ours.ENGINE.score(machine.box, of, mask))
-
-    monkeypatch.setattr(ours, "choose", first_fit)
-    section = rings.rows(told.append)
-    assert not any(floor.holds for floor in section.floors)
-    assert "around, not" in as_text(section)
