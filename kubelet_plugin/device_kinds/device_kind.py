@@ -10,17 +10,9 @@ from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Machine
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.api.resource_objects import Device
+from dracaena.kubelet_plugin.prepare.cdi.spec import Mount
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerMount:
-    """A bind mount."""
-
-    host_path: str
-    container_path: str
-    options: tuple[str, ...] = ("rw", "bind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +21,7 @@ class ContainerEdits:
 
     environment: tuple[str, ...] = ()
     """`NAME=value`."""
-    mounts: tuple[ContainerMount, ...] = ()
+    mounts: tuple[Mount, ...] = ()
     lists: tuple[tuple[str, str], ...] = ()
     """Variables whose values are lists: each name with what this device adds to the list of its request. Plain
     variables would give a container with two devices only the value of the last one."""
@@ -112,9 +104,3 @@ class NodeDeviceKind(Protocol):
 
 KindOf = Callable[[DeviceName, str | None], NodeDeviceKind]
 """Returns the kind of a device of an allocation, by its name and shareID."""
-
-
-def edits_of(device: PreparedDevice, effects: Sequence[Effect], kind_of: KindOf) -> ContainerEdits:
-    """Return what the containers of one device get, of all effects of its claim."""
-    own = [effect for effect in effects if (effect.device, effect.share_id) == (device.device, device.share_id)]
-    return kind_of(device.device, device.share_id).edits(device, own)

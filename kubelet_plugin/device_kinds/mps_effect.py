@@ -9,8 +9,9 @@ from typing import Final
 from dracaena.api.errors import BadInputError
 from dracaena.api.mps import MpsShareRequest, MpsShareStatus
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.device_kinds.device_kind import ContainerEdits, ContainerMount
+from dracaena.kubelet_plugin.device_kinds.device_kind import ContainerEdits
 from dracaena.kubelet_plugin.device_kinds.shared_device import MEMORY_STEP_BYTES
+from dracaena.kubelet_plugin.prepare.cdi.spec import Mount
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
@@ -103,7 +104,7 @@ def mps_edits(effects: Sequence[Effect]) -> ContainerEdits:
     return ContainerEdits(
         tuple(f"{name.removeprefix(_ENVIRONMENT)}={value}" for name, value in said if name.startswith(_ENVIRONMENT)),
         tuple(
-            ContainerMount(value, name.removeprefix(prefix), (access, *_MOUNT_OPTIONS))
+            Mount(value, name.removeprefix(prefix), (access, *_MOUNT_OPTIONS))
             for name, value in said
             for prefix, access in ((_MOUNT, "rw"), (_READ_ONLY_MOUNT, "ro"))
             if name.startswith(prefix)

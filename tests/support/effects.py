@@ -14,8 +14,9 @@ from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
-from dracaena.kubelet_plugin.device_kinds.device_kind import ContainerEdits, ContainerMount, NodeDeviceKind
+from dracaena.kubelet_plugin.device_kinds.device_kind import ContainerEdits, NodeDeviceKind
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
+from dracaena.kubelet_plugin.prepare.cdi.spec import Mount
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
 
@@ -37,7 +38,7 @@ class ServedGpu(WholeGpu):
     def edits(self, device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:
         (effect,) = effects
         assert effect.outcome is not None
-        return ContainerEdits((f"SERVER={effect.outcome['server']}",), (ContainerMount("/run/host", "/run/in"),))
+        return ContainerEdits((f"SERVER={effect.outcome['server']}",), (Mount("/run/host", "/run/in", ("rw", "bind")),))
 
 
 def served(name: DeviceName, share_id: str | None, *, port: int = 1) -> NodeDeviceKind:

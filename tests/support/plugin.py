@@ -38,8 +38,9 @@ from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.pods.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectMeans, KubeletView, NodeLock, ReadClaimNodes
-from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes, DeviceNode, plain_nodes
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes, plain_nodes
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.cdi.spec import DeviceNode
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat

@@ -46,8 +46,9 @@ from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.ports import ClaimFailure
-from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes, DeviceNode, plain_nodes
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes, plain_nodes
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.cdi.spec import DeviceNode
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.upkeep.stale_files import remove_stale_files

@@ -15,7 +15,6 @@ from dracaena.kubelet_plugin.adapters.sysfs.files import text
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import (
     CONTROL_NODES,
     ClaimNodes,
-    DeviceNode,
     DrmNode,
     NodeFacts,
     WantedNode,
@@ -28,6 +27,7 @@ from dracaena.kubelet_plugin.prepare.cdi.device_nodes import (
     vgpu_problem,
     wanted_nodes,
 )
+from dracaena.kubelet_plugin.prepare.cdi.spec import DeviceNode
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
 _DRM_NAME = re.compile(r"(card|renderD|controlD)[0-9]{1,10}", re.ASCII)

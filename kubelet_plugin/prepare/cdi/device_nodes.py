@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.vm.passthrough import VFIO_DRIVER
+from dracaena.kubelet_plugin.prepare.cdi.spec import DeviceNode
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
 MAKE_ALL = "run nvidia-modprobe or nvidia-smi as root on the node, or keep nvidia-persistenced running"
@@ -23,14 +24,6 @@ MAKE_VGPU = "make the vGPU again with the same type, or delete the pods"
 
 GPU_DRIVERS = ("nvidia", "nvidia-frontend")
 """Names in /proc/devices; drivers before 550 use the second one."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
-    """A device node at its path in the container, and at its path on the host if that differs."""
-
-    path: str
-    host_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

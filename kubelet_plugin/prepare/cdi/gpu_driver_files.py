@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
-from dracaena.kubelet_plugin.prepare.cdi.hooks import Hook, HookTool, SymbolicLink, gpu_driver_hooks
+from dracaena.kubelet_plugin.prepare.cdi.hooks import HookTool, SymbolicLink, gpu_driver_hooks
+from dracaena.kubelet_plugin.prepare.cdi.spec import Hook, Mount
 
 FILE_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET_OPTIONS = (*FILE_OPTIONS[1:], "noexec")
@@ -92,15 +92,6 @@ class GpuDriverFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
-    """One CDI mount."""
-
-    host_path: str
-    container_path: str
-    options: tuple[str, ...] = FILE_OPTIONS
-
-
-@dataclass(frozen=True, slots=True)
 class GpuDriverEdits:
     """What every container with a GPU gets."""
 
@@ -111,15 +102,6 @@ class GpuDriverEdits:
     """What runs the hooks, including those of single devices."""
     gpu_driver_root: str = "/"
     """Where the host has the driver."""
-
-    def document(self) -> dict[str, Any]:
-        """Return the keys that go into a CDI containerEdits object; none that would be empty."""
-        mounts = [
-            {"hostPath": mount.host_path, "containerPath": mount.container_path, "options": list(mount.options)}
-            for mount in self.mounts
-        ]
-        hooks = [hook.document() for hook in self.hooks]
-        return {**({"mounts": mounts} if mounts else {}), **({"hooks": hooks} if hooks else {})}
 
 
 def gpu_driver_edits(files: GpuDriverFiles, gpu_driver_root: str, tool: HookTool | None = None) -> GpuDriverEdits:
@@ -142,7 +124,7 @@ def gpu_driver_edits(files: GpuDriverFiles, gpu_driver_root: str, tool: HookTool
     return GpuDriverEdits(
         environment=(f"{LIBRARY_FOLDERS_VARIABLE}={':'.join(folders)}",) if folders else (),
         mounts=tuple(mounts[path] for path in sorted(mounts)),
-        hooks=gpu_driver_hooks(tool, files.version, links, searched),
+        hooks=() if tool is None else gpu_driver_hooks(tool, files.version, links, searched),
         tool=tool,
         gpu_driver_root=gpu_driver_root,
     )

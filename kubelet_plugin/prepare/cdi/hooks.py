@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from dracaena.kubelet_plugin.prepare.cdi.spec import CREATE_CONTAINER, CREATE_RUNTIME, Hook
 
 HOOK_NAMES = ("nvidia-cdi-hook", "nvidia-ctk")
 """File names of the tool, the newer first."""
@@ -26,10 +27,6 @@ CUDA_MEMORY_LIMITS = "apply-cuda-memory-limits"
 FIRST_COMMANDS = frozenset({CREATE_SYMLINKS, UPDATE_LDCACHE})
 """What every version knows."""
 COMMANDS = FIRST_COMMANDS | {ENABLE_CUDA_COMPAT, DISABLE_DEVICE_NODES, APPLICATION_PROFILE, CUDA_MEMORY_LIMITS}
-
-CREATE_CONTAINER = "createContainer"
-CREATE_RUNTIME = "createRuntime"
-"""The stage after the container's cgroup exists and before its root is entered, in the runtime's own namespaces."""
 
 WITHOUT_HOOKS = (
     "containers get the driver's libraries by mounts alone: images with a CUDA newer than the driver do not use "
@@ -49,20 +46,6 @@ class HookTool:
     """What this version knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """One CDI hook, run by the container runtime on the host."""
-
-    path: str
-    arguments: tuple[str, ...]
-    """The first one is the program's name."""
-    stage: str = CREATE_CONTAINER
-
-    def document(self) -> dict[str, Any]:
-        """Return it as it stands in a spec."""
-        return {"hookName": self.stage, "path": self.path, "args": list(self.arguments), "env": list(_ENVIRONMENT)}
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class SymbolicLink:
     """A symbolic link in the container."""
@@ -72,7 +55,7 @@ class SymbolicLink:
 
 
 def gpu_driver_hooks(
-    tool: HookTool | None, version: str, links: Sequence[SymbolicLink], library_folders: Sequence[str]
+    tool: HookTool, version: str, links: Sequence[SymbolicLink], library_folders: Sequence[str]
 ) -> tuple[Hook, ...]:
     """Return the hooks of every container with a GPU, in the order in which they must run: after the cache come only
     hooks that need no libraries, because the cache picks up links and the folder of the compatibility libraries.
@@ -90,7 +73,7 @@ def gpu_driver_hooks(
 
 
 def device_hooks(
-    tool: HookTool | None, links: Sequence[SymbolicLink], gpu_uuid: str | None, gpu_driver_root: str
+    tool: HookTool, links: Sequence[SymbolicLink], gpu_uuid: str | None, gpu_driver_root: str
 ) -> tuple[Hook, ...]:
     """Return the hooks of one device. `gpu_uuid` is the UUID of a whole GPU, None for a part of one.
 
@@ -105,12 +88,12 @@ def device_hooks(
     return tuple(hook for hook in made if hook is not None)
 
 
-def _hook(tool: HookTool | None, command: str, arguments: Sequence[str], stage: str = CREATE_CONTAINER) -> Hook | None:
-    if tool is None or command not in tool.commands:
+def _hook(tool: HookTool, command: str, arguments: Sequence[str], stage: str = CREATE_CONTAINER) -> Hook | None:
+    if command not in tool.commands:
         return None
     name = tool.path.rpartition("/")[2]
     program = (name, COMMANDS_ON_PATH) if name == HOOK_NAMES[1] else (name,)
-    return Hook(tool.path, (*program, command, *arguments), stage)
+    return Hook(stage, tool.path, (*program, command, *arguments), _ENVIRONMENT)
 
 
 def _link_arguments(links: Sequence[SymbolicLink]) -> list[str]:

@@ -15,7 +15,7 @@ import msgspec
 
 from dracaena.api.names import POD_CLAIM_NAME_ANNOTATION, ClaimUid, DeviceName
 from dracaena.api.resource_objects import DeviceAttribute, ResourceClaim
-from dracaena.kubelet_plugin.prepare.cdi.rules import LEAST_VERSION, check_spec
+from dracaena.kubelet_plugin.prepare.cdi.spec import Device, Edits, Mount, Spec, encode_spec
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimMetadata, ClaimReference, PreparedClaim
 
 VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
@@ -110,28 +110,11 @@ def spec(prepared: PreparedClaim, request: str, driver: str, folder: str) -> byt
 
     Raises ValueError if the result breaks a rule of CDI, which is a bug of ours.
     """
-    found = {
-        "cdiVersion": LEAST_VERSION,
-        "kind": f"{driver}/metadata",
-        "devices": [
-            {
-                "name": _cdi_device(prepared.claim.uid, request),
-                "containerEdits": {
-                    "mounts": [
-                        {
-                            "hostPath": f"{folder}/{document_name(prepared.claim, request)}",
-                            "containerPath": container_path(prepared, request, driver),
-                            "options": ["ro", "bind"],
-                        }
-                    ]
-                },
-            }
-        ],
-    }
-    problems = check_spec(found)
-    if problems:
-        raise ValueError(f"CDI spec for the metadata of claim {prepared.claim}: {'; '.join(problems)}")
-    return _pretty(found)
+    mount = Mount(
+        f"{folder}/{document_name(prepared.claim, request)}", container_path(prepared, request, driver), ("ro", "bind")
+    )
+    device = Device(_cdi_device(prepared.claim.uid, request), Edits(mounts=(mount,)))
+    return encode_spec(Spec(f"{driver}/metadata", (device,)), f"the metadata of claim {prepared.claim}")
 
 
 def container_path(prepared: PreparedClaim, request: str, driver: str) -> str:

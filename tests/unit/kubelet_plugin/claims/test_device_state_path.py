@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.work_paths import prepare_of_a_whole_gpu, told
 
-LAST = "kubelet_plugin/prepare/cdi/rules.py"
+LAST = "kubelet_plugin/prepare/cdi/spec.py"
 """The spec is checked before it is written."""
 
 

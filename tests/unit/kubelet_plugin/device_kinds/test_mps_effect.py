@@ -5,8 +5,9 @@ import pytest
 from dracaena.api.errors import BadInputError
 from dracaena.api.mps import MpsMount, MpsPhase, MpsShareStatus, decode_request, encode
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerMount
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS
 from dracaena.kubelet_plugin.device_kinds.mps_effect import mps_edits, mps_effect, mps_outcome, mps_request
+from dracaena.kubelet_plugin.prepare.cdi.spec import Mount
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.plugin import device_name, prepared_claim
@@ -59,13 +60,13 @@ def test_containers_get_what_the_supervisor_says() -> None:
     assert edits.environment == ("A=1", "B=2=3")
     flags = ("nosuid", "nodev", "noexec", "bind")
     assert edits.mounts == (
-        ContainerMount(f"{ROOT}/pipe/x", INSIDE, ("rw", *flags)),
-        ContainerMount(f"{ROOT}/shm/x", "/dev/shm", ("rw", *flags)),
+        Mount(f"{ROOT}/pipe/x", INSIDE, ("rw", *flags)),
+        Mount(f"{ROOT}/shm/x", "/dev/shm", ("rw", *flags)),
     )
     mount = MpsMount(host_path=f"{ROOT}/pipe/x", container_path=INSIDE, read_only=True)
     read_only = MpsShareStatus(request="", phase=MpsPhase.READY, mounts=(mount,))
     effect = Effect("mps-share", device_name(0), device_name(0), "share", {}, mps_outcome(read_only, ROOT))
-    assert mps_edits([effect]).mounts == (ContainerMount(f"{ROOT}/pipe/x", INSIDE, ("ro", *flags)),)
+    assert mps_edits([effect]).mounts == (Mount(f"{ROOT}/pipe/x", INSIDE, ("ro", *flags)),)
     assert mps_edits([]) == NO_EDITS
     assert mps_edits([Effect("other", device_name(0), device_name(0), outcome={"env:A": "1"})]) == NO_EDITS
 

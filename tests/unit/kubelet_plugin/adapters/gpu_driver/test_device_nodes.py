@@ -20,7 +20,8 @@ from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import (
     look_at,
     make_capability_node,
 )
-from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes, DeviceNode, NodeFacts
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes, NodeFacts
+from dracaena.kubelet_plugin.prepare.cdi.spec import DeviceNode
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put, put_nodes
 from support.plugin import prepared_claim

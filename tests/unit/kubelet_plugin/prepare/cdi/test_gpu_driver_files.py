@@ -12,11 +12,10 @@ from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import (
     GpuDriverEdits,
     GpuDriverFile,
     GpuDriverFiles,
-    Mount,
     gpu_driver_edits,
 )
 from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS, HookTool
-from dracaena.kubelet_plugin.prepare.cdi.rules import check_spec
+from dracaena.kubelet_plugin.prepare.cdi.spec import Device, DeviceNode, Edits, Mount, Spec, broken_rules
 
 VERSION = "580.65.06"
 DEBIAN = "/usr/lib/x86_64-linux-gnu"
@@ -91,7 +90,7 @@ def test_sockets_are_writable_and_run_nothing() -> None:
 def test_with_the_hook_tool_links_and_cache_are_its_work() -> None:
     edits = gpu_driver_edits(replace(FILES, files=(), sockets=()), "/", TOOL)
     assert len(edits.mounts) == 3
-    hooks = {hook.arguments[1]: hook.arguments[2:] for hook in edits.hooks}
+    hooks = {hook.args[1]: hook.args[2:] for hook in edits.hooks}
     before_the_cache = ["create-symlinks", "enable-cuda-compat", "update-ldcache"]
     assert [name for name in hooks if name in before_the_cache] == before_the_cache, "the cache picks up what they make"
     assert f"libcuda.so.{VERSION}::{DEBIAN}/libcuda.so.1" in hooks["create-symlinks"]
@@ -103,12 +102,12 @@ def test_with_the_hook_tool_links_and_cache_are_its_work() -> None:
 
 def test_a_hook_that_the_tool_does_not_know_is_left_out() -> None:
     edits = gpu_driver_edits(FILES, "/", HookTool("/usr/bin/nvidia-cdi-hook"))
-    assert [hook.arguments[1] for hook in edits.hooks] == ["create-symlinks", "update-ldcache"]
+    assert [hook.args[1] for hook in edits.hooks] == ["create-symlinks", "update-ldcache"]
 
 
 def test_an_older_tool_has_its_hooks_below_a_command() -> None:
     edits = gpu_driver_edits(FILES, "/run/nvidia/driver", HookTool("/usr/bin/nvidia-ctk", COMMANDS))
-    assert {hook.arguments[:2] for hook in edits.hooks} == {("nvidia-ctk", "hook")}
+    assert {hook.args[:2] for hook in edits.hooks} == {("nvidia-ctk", "hook")}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_an_older_tool_has_its_hooks_below_a_command() -> None:
 def test_names_by_which_programs_open_a_library_lead_to_it(name: str, soname: str, link: str) -> None:
     files = GpuDriverFiles(VERSION, "x86_64", (file(f"{DEBIAN}/{name}.so.{VERSION}", soname),))
     expected = link.format(DEBIAN, v=VERSION)
-    assert expected in gpu_driver_edits(files, "/", TOOL).hooks[0].arguments
+    assert expected in gpu_driver_edits(files, "/", TOOL).hooks[0].args
     assert expected.partition("::")[2] in by_path(gpu_driver_edits(files, "/"))
 
 
@@ -139,7 +138,7 @@ def test_the_glx_module_is_opened_without_a_version() -> None:
     folder = "/usr/lib/xorg/modules/extensions"
     files = GpuDriverFiles(VERSION, None, (), modules=(file(f"{folder}/libglxserver_nvidia.so.{VERSION}"),))
     link = f"libglxserver_nvidia.so.{VERSION}::{folder}/libglxserver_nvidia.so"
-    assert link in gpu_driver_edits(files, "/", TOOL).hooks[0].arguments
+    assert link in gpu_driver_edits(files, "/", TOOL).hooks[0].args
 
 
 def test_a_link_without_a_version_is_made_where_the_host_has_one() -> None:
@@ -147,7 +146,7 @@ def test_a_link_without_a_version_is_made_where_the_host_has_one() -> None:
     for plain in (True, False):
         ml = GpuDriverFile(path, path, "libnvidia-ml.so.1", plain_link=plain)
         edits = gpu_driver_edits(GpuDriverFiles(VERSION, None, (ml,)), "/", TOOL)
-        assert (f"libnvidia-ml.so.1::{DEBIAN}/libnvidia-ml.so" in edits.hooks[0].arguments) is plain
+        assert (f"libnvidia-ml.so.1::{DEBIAN}/libnvidia-ml.so" in edits.hooks[0].args) is plain
 
 
 def test_programs_in_the_container_are_told_where_the_libraries_are() -> None:
@@ -155,18 +154,15 @@ def test_programs_in_the_container_are_told_where_the_libraries_are() -> None:
 
 
 def test_nothing_found_is_nothing_to_add() -> None:
-    assert gpu_driver_edits(GpuDriverFiles(VERSION, None, ()), "/").document() == {}
+    assert gpu_driver_edits(GpuDriverFiles(VERSION, None, ()), "/") == GpuDriverEdits()
 
 
-def test_the_document_is_a_good_cdi_edit() -> None:
+def test_they_are_good_cdi_edits() -> None:
+    gpu = Device("gpu0", Edits(device_nodes=(DeviceNode("/dev/nvidia0"),)))
     for tool in (None, TOOL):
-        spec = {
-            "cdiVersion": "0.5.0",
-            "kind": "gpu.dracaena.dev/claim",
-            "containerEdits": gpu_driver_edits(FILES, "/", tool).document(),
-            "devices": [{"name": "gpu0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
-        }
-        assert check_spec(spec) == ()
+        edits = gpu_driver_edits(FILES, "/", tool)
+        spec = Spec("gpu.dracaena.dev/claim", (gpu,), Edits(edits.environment, (), edits.mounts, edits.hooks))
+        assert list(broken_rules(spec)) == []
 
 
 NAMES = st.sampled_from(
