@@ -1,33 +1,26 @@
-"""GPUs that are had whole, in shares, in MIG devices or by virtual machines: never in two ways at once, whatever is
-killed when, and with the NVIDIA driver in the end.
+"""GPUs that are had whole, in shares, in MIG devices or by virtual machines: never in two ways at once, and with the
+NVIDIA driver in the end. The search over the whole node (test_whole_node.py) does it in any order, with kills.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.changes.change import End, ThingPlan
-from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import BackToHost, NotedVfioGpu, VfioGpus
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.effects.claim_effects import GpusBusyError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
-from support.killed_steps import StopError
 from support.plugin import reference_to
-from support.seeds import in_turn
-from support.vfio_node import NEVER, VfioNode, vfio_node
+from support.vfio_node import VfioNode, vfio_node
 
 HOST, MACHINE = ("nvidia", "snd_hda_intel"), ("vfio-pci", "vfio-pci")
 
@@ -291,167 +284,3 @@ def test_a_claim_that_lost_all_its_files_is_not_rolled_back_when_it_is_prepared_
     prepare(node, claim)
     unprepare(node, claim)
     assert node.drivers_of(0) == HOST
-
-
-class Walk:
-    """Random claims on two GPUs, with kills, hangs, drivers that refuse, and power cuts in between.
-
-    `breaks`: some lose their checkpoints, and what they leave is given back; else claims alone undo what they did.
-    """
-
-    def __init__(self, node: VfioNode, seed: int, *, breaks: bool) -> None:
-        self.node, self.chance, self.breaks = node, random.Random(seed), breaks
-        self.claims: list[ResourceClaim] = []
-        self.granted: set[str] = set()
-        """In which ways a GPU was had."""
-
-    def step(self) -> None:
-        chance, node = self.chance, self.node
-        for kill in ("steps", "drivers"):
-            getattr(node, kill).left = chance.randrange(1, 20) if chance.random() < 0.2 else NEVER
-        node.bus.refusing = {chance.choice(["nvidia", "vfio-pci"]): errno.EIO} if chance.random() < 0.1 else {}
-        if chance.random() < 0.15:
-            node.bus.open_by[chance.choice(node.addresses)] = [4711]
-        try:
-            with suppress(DracaenaError):
-                self._act()
-        except StopError:
-            node.restart()
-        node.steps.left = node.drivers.left = NEVER
-        if chance.random() < 0.5:
-            self._quiet()
-        self.check()
-
-    def _act(self) -> None:
-        act = self.chance.random()
-        if act < 0.5 or not self.claims:
-            self._prepare()
-        elif act < 0.85:
-            self._unprepare(self.chance.choice(self.claims))
-        elif act < 0.9 and self.breaks:
-            self._break_one()
-            self.node.give_back()
-        elif act < 0.95:
-            self.node.look()
-            self.node.node.recovery.follow_devices()
-        elif act < 0.97:
-            self.node.restart()
-            self.node.node.recovery.recover(())
-        else:
-            self.node.bus.refusing = {}  # or the boot itself leaves a GPU without a driver
-            self.node.reboot()
-
-    def _prepare(self) -> None:
-        chance, node = self.chance, self.node
-        if self.claims and chance.random() < 0.4:
-            claim = chance.choice(self.claims)
-        else:
-            name, gpu = f"c{len(self.node.claims.by_key)}", chance.randrange(2)
-            made: Callable[[], ResourceClaim] = chance.choice(
-                [
-                    lambda: node.whole(name, gpu),
-                    lambda: node.share(name, gpu),
-                    lambda: node.part(name, gpu, chance.randrange(7)),
-                    lambda: node.vfio(name, gpu),
-                    lambda: node.vfio(name, 0, 1),
-                ]
-            )
-            claim = made()
-            self.claims.append(claim)
-        prepare(node, claim)
-
-    def _unprepare(self, claim: ResourceClaim) -> None:
-        unprepare(self.node, claim)
-        self.claims.remove(claim)
-
-    def _break_one(self) -> None:
-        """Break the checkpoint of a claim that has nothing but GPUs of VFIO."""
-        done = {prepared.claim.uid for prepared in self.node.done() if all(d.is_passthrough for d in prepared.devices)}
-        found = [claim for claim in self.claims if claim.metadata.uid in done]
-        if found:
-            broken(self.node, self.chance.choice(found))
-
-    def _quiet(self) -> None:
-        for address in self.node.addresses:
-            self.node.bus.close(address)
-        self.node.bus.refusing = {}
-
-    def check(self) -> None:
-        """Look at what claims have against what the hardware says."""
-        for ordinal, address in enumerate(self.node.addresses):
-            kinds = {kind for prepared in self.node.done() for kind in _kinds(prepared.devices, address)}
-            assert len(kinds) <= 1, f"{address} is had in two ways: {kinds}"
-            self.granted |= kinds
-            if kinds:
-                wanted = MACHINE if kinds == {"vfio"} else HOST
-                assert self.node.drivers_of(ordinal) == wanted, f"{address} is had {kinds}"
-            if self.node.drivers_of(ordinal) != HOST:
-                is_noted = passthrough_device_name(address) in self.node.noted()
-                assert is_noted, f"{address} is not as it was, and the ledger does not say so"
-
-    def end(self) -> None:
-        """End all claims: everything is as it was before."""
-        self._quiet()
-        self.node.restart()
-        for claim in list(self.claims):
-            self._unprepare(claim)
-        self.node.give_back()
-        assert [self.node.drivers_of(0), self.node.drivers_of(1)] == [HOST, HOST]
-        assert [self.node.mig.hardware.layout(ordinal) for ordinal in range(2)] == [[], []]
-        assert self.node.node.node_claims.by_boot() == ((), (), ())
-
-
-def _kinds(devices: Sequence[Any], address: str) -> Iterator[str]:
-    for device in devices:
-        if device.pci_bus_id == address:
-            share = "share" if device.share_id is not None else "whole"
-            yield "vfio" if device.is_passthrough else "mig" if not device.is_whole_gpu else share
-
-
-def walk(node: VfioNode, seed: int, steps: int = 25, *, breaks: bool = False) -> Walk:
-    made = Walk(node, seed, breaks=breaks)
-    for _ in range(steps):
-        made.step()
-    made.end()
-    return made
-
-
-@pytest.mark.parametrize(("seed", "breaks"), in_turn(range(1_000), 2, 40, [False, True]))
-def test_no_gpu_is_had_in_two_ways_and_all_are_back_in_the_end(node: VfioNode, seed: int, *, breaks: bool) -> None:
-    walk(node, seed, breaks=breaks)
-
-
-def test_a_few_of_these_have_gpus_in_every_way(node: VfioNode) -> None:
-    assert {kind for seed in range(4) for kind in walk(node, seed).granted} == {"whole", "share", "mig", "vfio"}
-
-
-class NotesNothingBefore(VfioGpus):
-    def plan(self, wants: Any, seen: Any, note: Any) -> ThingPlan[Any, Any]:
-        return ThingPlan(act=super().plan(wants, seen, note).act)
-
-
-class NotesTheFirstAlone(VfioGpus):
-    def plan(self, wants: Any, seen: Any, note: Any) -> ThingPlan[Any, Any]:
-        plan = super().plan(wants, seen, note)
-        return plan if seen.address.startswith("0000:18") else ThingPlan(act=plan.act)
-
-
-class ForgetsASoundCard(VfioGpus):
-    def plan(self, wants: Any, seen: Any, note: Any) -> ThingPlan[Any, Any]:
-        plan = super().plan(wants, seen, note)
-        noted = None if plan.noted is None else NotedVfioGpu(plan.noted.functions[:1], plan.noted.persistent)
-        return ThingPlan(noted, plan.act, plan.stays)
-
-
-class DoesNotUndo(VfioGpus):
-    def do(self, acts: Any, left_s: Any) -> Any:
-        return [End()] * len(acts) if isinstance(acts[0].step, BackToHost) else super().do(acts, left_s)
-
-
-@pytest.mark.parametrize("fault", [NotesNothingBefore, NotesTheFirstAlone, ForgetsASoundCard, DoesNotUndo])
-def test_a_planted_fault_is_found(node: VfioNode, fault: type[VfioGpus]) -> None:
-    node.kind = fault
-    node.restart()
-    with pytest.raises(AssertionError):  # noqa: PT012 - one of the seeds
-        for seed in range(4):
-            walk(node, seed)
