@@ -3,7 +3,7 @@
 
 An admission policy cannot create objects. So the claims that it puts into pods in place of `nvidia.com/gpu` and
 `nvidia.com/mig-<profile>` name templates of these forms, and the controller creates those that are missing
-(docs/design/0027-unchanged-manifests.md).
+(docs/design/admission.md).
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class ControllerSettings:
         least=1,
     )
     # We do not know that anything is wrong, so this may be long: 2,000 pods at 30 per second wait for up to 67 s. So
-    # the time alone never suffices (docs/design/0011-take-back.md).
+    # the time alone never suffices (docs/design/allocation-lifecycle.md).
     passed_over_wait_s: float = option(
         60.0,
         help="seconds after which a pod's devices are taken back if kube-scheduler reports nothing new about the pod, "

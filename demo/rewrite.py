@@ -1,7 +1,7 @@
 """Pods that ask for nvidia.com/gpu get claims instead, in namespaces with the label ``gpu.dracaena.dev/rewrite``.
 
 In a cluster that is a policy of the chart, in CEL, which the API server runs (deploy/helm/dracaena, rewrite.yaml; how
-containers come to share a claim: docs/design/0027-unchanged-manifests.md). The embedded server runs no policies, so
+containers come to share a claim: docs/design/admission.md). The embedded server runs no policies, so
 this does the same to a new pod, with the chart's default values: whole GPUs only, of any class.
 """
 

@@ -52,7 +52,7 @@ def _check_operator(toleration: Fields) -> None:
 
 
 def _warn_of_a_race(field: Field, toleration: Fields, driver: str) -> None:
-    """Warn about tolerating the taint that keeps kube-scheduler off our devices (docs/design/0002-taint-proof.md)."""
+    """Warn about tolerating the taint that keeps kube-scheduler off our devices (docs/design/publishing.md)."""
     key, operator, value, effect = (toleration[name].value or "" for name in ("key", "operator", "value", "effect"))
     if (
         key in ("", taint_key(driver))

@@ -1,7 +1,7 @@
 """Which node to keep for a pod that waits only because devices are taken.
 
 Otherwise a pod of eight GPUs could wait forever on nodes of eight: whenever one GPU is free, a pod of one GPU takes it.
-docs/design/0010-queue.md states the rule and the bound.
+docs/design/queue-and-fairness.md states the rule and the bound.
 """
 
 from __future__ import annotations

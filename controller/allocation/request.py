@@ -7,7 +7,7 @@ not bothered.
 Decisions come back to the same claims, and a template makes thousands of claims that ask for the same. So what a spec
 says is kept by the digest of its text, and next to it what it says together with the classes that it names
 (RequestReader). Short specs are read when the claim comes (see()). A long one, which the API allows up to a megabyte,
-is read in its first decision and charged to it (docs/design/0018), so that only its author waits for it.
+is read in its first decision and charged to it (docs/design/queue-and-fairness.md): only its author waits for it.
 
 Last comes what requests that are chosen by links ask of a node, whatever their names and the node's (Question).
 """

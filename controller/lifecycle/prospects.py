@@ -1,6 +1,6 @@
 """Whether an allocation leads anywhere when a pod has its devices but kube-scheduler does not bind it.
 
-The rules, and what we saw on a real control plane, are in docs/design/0011-take-back.md.
+The rules, and what we saw on a real control plane, are in docs/design/allocation-lifecycle.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ for more, and one that saves its state takes minutes; waiting longer would keep 
 
 NUDGE_S: Final = 1.0
 """From an allocation until we make kube-scheduler try the pod: its watch shows the claim within 0.3 s. Where no node
-passed its filters for CPU and the like, no change to a claim makes it try the pod again (0011)."""
+passed its filters for CPU and the like, no change to a claim makes it try the pod again
+(docs/design/where-a-pod-may-run.md)."""
 
 PREEMPTED: Final = "no-preemption"
 """Metric label of an allocation on whose node no room was made."""

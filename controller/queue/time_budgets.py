@@ -1,5 +1,5 @@
 """How much time each pod's decision may take, and when the pods of a namespace that costs much get their turn.
-docs/design/0018-deadline.md"""
+docs/design/queue-and-fairness.md"""
 
 from __future__ import annotations
 

@@ -317,8 +317,9 @@ class Decisions:
         """For a pod that fits nowhere, ask for a node on which it would fit without pods of lower priority.
 
         kube-scheduler evicts those only where it finds the claim allocated. It may clear the claim in the same attempt,
-        so a pod with several claims, or with one that others share, waits for room (docs/design/0022-placement.md). A
-        node that did not change cannot have become better: while a pod must not preempt it is like no other.
+        so a pod with several claims, or with one that others share, waits for room
+        (docs/design/where-a-pod-may-run.md). A node that did not change cannot have become better: while a pod must not
+        preempt it is like no other.
         """
         pod, claims = request.pod, request.claims
         if not may_preempt(pod) or self._records.must_not_preempt(pod, now_s) or len(claims) != 1:

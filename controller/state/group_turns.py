@@ -1,7 +1,7 @@
 """Which PodGroup comes first where several hold some of the devices that they need and wait for the rest.
 
 kube-scheduler binds the pods of a gang together or not at all, and we allocate pod by pod. Two gangs that each have
-half of the devices would wait for each other, and lose and regain them in turns (docs/design/0025-pod-groups.md).
+half of the devices would wait for each other, and lose and regain them in turns (docs/design/gangs.md).
 """
 
 from __future__ import annotations

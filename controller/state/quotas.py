@@ -1,4 +1,4 @@
-"""Makes pods wait that ask for more GPUs than their namespace may hold (docs/design/0038-quota.md)."""
+"""Makes pods wait that ask for more GPUs than their namespace may hold (docs/design/quota.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Section: how nodes compare for pods of different sizes, in a mixed cluster and in clusters of one kind
-(docs/design/0006-mixed-clusters.md)."""
+(docs/design/choice-of-node.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIXED: Final = f"{NODES} nodes of {len(KINDS)} kinds"
 
 WAITED_SLACK_POINTS: Final = 5.0
 """Percentage points by which the share of pods that waited may be higher than under FULLEST. At load 0.95 it is three
-for pods of 8 with 16 seeds (0006), and four seeds differ from others by one or two."""
+for pods of 8 with 16 seeds (docs/design/choice-of-node.md), and four seeds differ from others by one or two."""
 
 
 def systems() -> dict[str, Place]:

@@ -40,7 +40,7 @@ LONGEST_S: Final = 300.0
 
 FLOOR: Final = 1.25
 """Times as long as a decision may take, at the mean, while somebody looks: the page leaves decisions four fifths of the
-interpreter (docs/design/0037-page.md)."""
+interpreter (docs/design/exporter-and-page.md)."""
 
 GOAL: Final = 1.05
 """What the spread of two turns of one kind is on a machine that does nothing else."""

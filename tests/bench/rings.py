@@ -1,8 +1,8 @@
 """Section: rings. In every state of the recorded machines: was a set of the same bandwidth with a faster ring free?
 
-A collective of several GPUs that goes around a ring is as fast as its slowest hop (docs/design/0005-choice.md), so a
-chain of double NVLinks whose ends meet over PCIe is worth less than its bandwidth B says. The slow judge (worth) weighs
-all sets that were free; nobody's engine is asked. A baseline's set that is in nothing worse than ours and in something
+A collective of several GPUs that goes around a ring is as fast as its slowest hop (docs/design/choice-on-a-node.md),
+so a chain of double NVLinks whose ends meet over PCIe is worth less than its bandwidth B says. The slow judge (worth)
+weighs all sets that were free and asks no engine. A baseline's set that is in nothing worse than ours and in something
 better, as for equal B and ring by a greater sum of pairs without more damage, breaks a floor too (dominance).
 """
 

@@ -1,5 +1,5 @@
-"""Section: where the pods of one job go (docs/design/0023-siblings.md): rules compared by themselves, and what the real
-allocator does (siblings_allocated).
+"""Section: where the pods of one job go (docs/design/choice-of-node.md): rules compared by themselves, and what the
+real allocator does (siblings_allocated).
 
 Families of pods come to racks whose nodes share one NVLink fabric (a clique), and to nodes with NVSwitches. A family
 had room when, as it came, some domain (a clique, or a node with NVSwitches) could take all of its pods at once.

@@ -1,4 +1,4 @@
-"""Where the real allocator puts the pods of families while other pods come between (docs/design/0023-siblings.md).
+"""Where the real allocator puts the pods of families while other pods come between (docs/design/choice-of-node.md).
 
 Pods of a family come one after another, and nobody knows of those to come. Half of all GPU time is asked for by pods
 that come alone. What does not fit waits; whatever ends, the others are tried in the order in which they came.

@@ -86,7 +86,7 @@ def first_legal(document: Document, selectors: CelSelectors) -> Document:
 def _scored_differences(document: dict[str, Any], selectors: CelSelectors) -> Iterator[str]:
     """Yield what is wrong with the answer that topology chose: it must be there where Kubernetes has one, and legal.
 
-    Where Kubernetes has none, ours may have one (docs/design/0007-allocator.md), which must be legal too.
+    Where Kubernetes has none, ours may have one (docs/design/allocator.md), which must be legal too.
     """
     problem = posed_case(document, selectors)
     answered = best_of(problem, drawn_gpus(problem, SEED), Engine()) if isinstance(problem, Problem) else problem

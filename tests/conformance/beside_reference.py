@@ -7,7 +7,7 @@ Two kinds of cases are asked, of k8s.io/dynamic-resource-allocation of each vers
 * nodes of our driver with whole GPUs, shares and parts, through the whole allocator: it must find a node wherever the
   reference finds one and nowhere else, and the reference must accept the devices that were chosen.
 
-Differences are allowed where docs/design/0007-allocator.md has a row for them. Exit status 1 for any other, 2 when a
+Differences are allowed where docs/design/allocator.md has a row for them. Exit status 1 for any other, 2 when a
 program cannot be built.
 """
 
@@ -56,7 +56,7 @@ ON_BY_DEFAULT: Final = (
 ONLY_OF_1_37: Final = ("DRAFractionalCapacityRange", "DRADeviceCompatibilityGroups")
 
 CUT_OFF: Final = "the search was cut off"
-"""In the reason of a pod whose node was not searched to the end, which 0007 allows."""
+"""In the reason of a pod whose node was not searched to the end, which docs/design/allocator.md allows."""
 
 Document = dict[str, Any]
 
@@ -98,7 +98,7 @@ def snapshot(seed: int, version: KubernetesVersion) -> Document:
 
 
 def row_of(case: Document) -> str:
-    """Return which row of 0007 allows a case to be answered otherwise; "" if none does."""
+    """Return which row of docs/design/allocator.md allows a case to be answered otherwise; "" if none does."""
     if case["version"] < (1, 37):
         for claim in case["claims"]:
             if any("distinctAttribute" in one for one in claim["spec"]["devices"].get("constraints") or ()):

@@ -2,7 +2,7 @@
 
 It uses the product's rules about devices (`Problem`, `Tentative`) and nothing of its search: plain recursion in
 Kubernetes' order, never looking ahead. So it meets the mistakes that kube-scheduler meets, and no others, and a fault
-in the control flow of the product's search shows as a difference. docs/design/0007-allocator.md lists where the product
+in the control flow of the product's search shows as a difference. docs/design/allocator.md lists where the product
 differs from kube-scheduler on purpose.
 """
 

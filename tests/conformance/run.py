@@ -32,7 +32,7 @@ ON_PURPOSE: Final[Mapping[tuple[KubernetesVersion, str], str]] = {
         "an amount that int64 does not hold aborts the pod, where the device alone is left out here"
     ),
 }
-"""Cases that are answered otherwise on purpose, with the reason: a row of docs/design/0007-allocator.md each."""
+"""Cases that are answered otherwise on purpose, with the reason: a row of docs/design/allocator.md each."""
 
 
 def main() -> int:
@@ -75,7 +75,7 @@ def _differs(case: Case, reason: str) -> bool:
     if _differences(case):
         print(f"differs on purpose: {case.name}: {reason}")
         return True
-    print(f"FAILED {case.name}\n    does not differ any more: take it out of ON_PURPOSE and of docs/design/0007")
+    print(f"FAILED {case.name}\n    no longer differs: take it out of ON_PURPOSE and of docs/design/allocator.md")
     return False
 
 

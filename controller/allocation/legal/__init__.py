@@ -8,5 +8,5 @@ can reach), problem (everything about one question), tentative and search (the a
 documents).
 
 Source of the rules: the resource.k8s.io/v1 reference and the behaviour of k8s.io/dynamic-resource-allocation 1.36;
-docs/design/0007-allocator.md lists where we differ on purpose.
+docs/design/allocator.md lists where we differ on purpose.
 """

@@ -1,4 +1,4 @@
-"""What a set of GPUs is worth as numbers, and in which order these numbers count (docs/design/0005-choice.md)."""
+"""What a set of GPUs is worth as numbers, and in which order these numbers count (docs/design/choice-on-a-node.md)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HALF: Final = 1 << (_PART_BITS - 1)
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What GPUs are worth to other pods (docs/design/0006-mixed-clusters.md). By GROUP_SIZES."""
+    """What GPUs are worth to other pods (docs/design/choice-of-node.md). By GROUP_SIZES."""
 
     shares: tuple[int, int, int]
     """The share of pods of this size in the GPUs that pods ask for; in PRICE_UNITS, together at most all of them."""
@@ -69,7 +69,7 @@ ROOM_PODS: Final = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a pod's family finds in the NVLink domain of a node (docs/design/0023-siblings.md)."""
+    """What a pod's family finds in the NVLink domain of a node (docs/design/choice-of-node.md)."""
 
     sibling_pods: int = 0
     """Other pods of the family in the domain. More are better."""

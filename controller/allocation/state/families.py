@@ -1,5 +1,5 @@
 """What belongs together: pods of one family, according to the pods, with their nodes; and the nodes of one NVLink
-domain, within which GPUs of different pods talk over NVLink (docs/design/0023-siblings.md)."""
+domain, within which GPUs of different pods talk over NVLink (docs/design/choice-of-node.md)."""
 
 from __future__ import annotations
 

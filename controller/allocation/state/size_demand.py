@@ -1,4 +1,4 @@
-"""How many GPUs pods ask for at once, as prices need it (docs/design/0006-mixed-clusters.md)."""
+"""How many GPUs pods ask for at once, as prices need it (docs/design/choice-of-node.md)."""
 
 from __future__ import annotations
 

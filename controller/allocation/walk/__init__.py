@@ -5,5 +5,5 @@ nodes of a kind have to give), judgements (what is asked and remembered about si
 first), family (which of them a pod's siblings make better), node_rules and node_choice (how the rules answer for one
 node), shares (where shares of GPUs go there), overdue (the answer when that took too long). Only for explanations:
 lasting (what a node could never give), mistakes (what authors most likely got wrong) and ignored (what has no effect in
-claims). walk knows nothing about the rules: its caller passes in whatever judges a node. docs/design/0007-allocator.md
+claims). walk knows nothing about the rules: its caller passes in whatever judges a node. docs/design/allocator.md
 """

@@ -1,5 +1,5 @@
 """Which nodes a pod of a family prefers: those of the NVLink domain where its siblings are, or where all have room
-(docs/design/0023-siblings.md).
+(docs/design/choice-of-node.md).
 
 A domain is a fabric clique, or a node that is in none. The preference is a part of the rank of a node, the same for all
 nodes of a domain, so the groups of a walk must not reach beyond one: buckets are split by domain. Nodes without a

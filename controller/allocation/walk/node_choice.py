@@ -1,7 +1,7 @@
 """Topology and semantics together, on one node: the best of all legal allocations of a pod's claims.
 
 The rules (legal) say what is legal, the engine (choices) says which set of GPUs is best. Sets are proposed best first,
-and the first that the rules can complete wins, so no rule is in two places. docs/design/0007-allocator.md
+and the first that the rules can complete wins, so no rule is in two places. docs/design/allocator.md
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def wait_pods(chart: ChartCluster, namespace: str, *phases: str, count: int = 0)
 
 NOT_SEEN = "cannot allocate all claims"
 """What kube-scheduler says of a pod whose claims are allocated where its watch of pods is ahead of its watch of claims;
-it tries the pod again when the claims come (docs/design/0026)."""
+it tries the pod again when the claims come (docs/design/admission.md)."""
 
 
 def tried_in_vain(chart: ChartCluster, namespace: str, pod: str) -> list[str]:

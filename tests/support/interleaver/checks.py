@@ -315,7 +315,7 @@ def _claims_follow_their_pods(world: World) -> None:
 def _could_its_group(world: World, pod: Pod) -> bool:
     """Whether all pods of a pod's group could be bound: each is there, and what they need is free at a time, or held by
     pods of groups that wait too, wherever its first pods go. Pods are decided one by one, so a small one may take what
-    only a larger one of its gang cannot do without, over and over (docs/design/0025-pod-groups.md, "Why not more")."""
+    only a larger one of its gang cannot do without, over and over (docs/design/gangs.md, "Why not more")."""
     scenario = world.scenario
     group = scenario.groups[pod.metadata.name]
     members = [world.server.pods.get(scenario.key(name)) for name, of in scenario.groups.items() if of == group]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dracaena.controller.lifecycle.phases import TRANSITIONS, Phase, RecordEvent
 
-PAGE = Path(__file__).parents[3] / "docs" / "design" / "0020-records.md"
+PAGE = Path(__file__).parents[3] / "docs" / "design" / "allocation-lifecycle.md"
 EDGE = re.compile(r"^ +(\w+) --> (\w+): (.+)$", re.MULTILINE)
 
 

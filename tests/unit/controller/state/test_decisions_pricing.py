@@ -1,4 +1,4 @@
-"""What pods ask for decides which node a pod gets where nodes differ (docs/design/0006-mixed-clusters.md)."""
+"""What pods ask for decides which node a pod gets where nodes differ (docs/design/choice-of-node.md)."""
 
 from __future__ import annotations
 

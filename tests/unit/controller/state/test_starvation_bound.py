@@ -53,7 +53,7 @@ def served_after(
 
 
 def bound_s(place: int, wait_s: int, longest_life_s: int) -> int:
-    """The bound of docs/design/0010-queue.md for the pod at a place (from 1) among those that starve.
+    """The bound of docs/design/queue-and-fairness.md for the pod at a place (from 1) among those that starve.
 
     Older small pods are all served within the wait here. One second until the overdue are looked at, and the longest
     life from then; the next is looked at a second after that.

@@ -244,7 +244,7 @@ def assert_bounded(found: Sequence[Choice]) -> None:
 
 
 def slow_net_gain_gpus(score: Score, prices: Prices) -> int:
-    """The net gain as docs/design/0006-mixed-clusters.md says it, from the parts of the score."""
+    """The net gain as docs/design/choice-of-node.md says it, from the parts of the score."""
     loss, usual_gb_s = Fraction(), prices.usual_gb_s[0]
     for size, share, usual, damage in zip((8, 4, 2), prices.shares, prices.usual_gb_s, score.damage_gb_s, strict=True):
         places = score.free_gpus // size - (score.free_gpus - score.taken_gpus) // size
