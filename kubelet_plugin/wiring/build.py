@@ -12,7 +12,6 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.confidential import cc_mode_label
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.machine import Machine
 from dracaena.api.names import NodeName, PoolName
@@ -79,7 +78,7 @@ from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.upkeep.late_pods import LatePods
 from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
-from dracaena.kubelet_plugin.wiring.cc_mode_parts import CcModeParts, cc_mode_journals
+from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_journals
 from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
 from dracaena.kubelet_plugin.wiring.fabric_means import fabric_readings, with_fabric
 from dracaena.kubelet_plugin.wiring.from_settings import (
@@ -93,7 +92,7 @@ from dracaena.kubelet_plugin.wiring.from_settings import (
 )
 from dracaena.kubelet_plugin.wiring.gpu_means import gpu_means
 from dracaena.kubelet_plugin.wiring.health_parts import health_parts
-from dracaena.kubelet_plugin.wiring.layout_parts import LayoutParts, layout_keys
+from dracaena.kubelet_plugin.wiring.label_parts import LabelParts, label_keys
 from dracaena.kubelet_plugin.wiring.parts import ClaimParts, GpuParts, NodeParts, PluginParts
 from dracaena.kubelet_plugin.wiring.share_means import (
     mps_fault_watch,
@@ -231,7 +230,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         waiting_for=live.ready if live is not None else lambda: None,
         metrics=node.metrics,
         watched=watched,
-        laid_out=[*layout_keys(settings), *([] if cc_modes is None else [cc_mode_label(settings.driver_name)])],
+        laid_out=label_keys(node),
         sharing=settings.sharing,
         mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
         own_places=own_places.names,
@@ -331,8 +330,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         means={**shares.means, **changes.means},
         gpu_lock=gpu_lock,
     )
-    layouts = LayoutParts(node, gpus, pods)
-    cc_modes = CcModeParts(node, gpus, pods)
+    labels = LabelParts(node, gpus, pods)
     device_watch: DeviceWatch
 
     def claim_unprepared() -> None:
@@ -350,16 +348,16 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             claims=node.claims,
             claim_reconciler=reconciler,
             read_minors=dict if node.settings.machine else GpuMinors().read,
-            changing=layouts.changing,
+            changing=labels.changing,
             guest_runtimes=guests,
-            refusal=cc_modes.refusal,
+            refusal=labels.refusal,
             mps_folders=shares.client_folders,
         ),
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),
         effects=effects,
         kind_of=shares.kind_of,
-        refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels, cc_modes.known).refuse,
+        refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels, labels.modes).refuse,
     )
     recovery = claim_recovery(node, gpus.devices.pool, files.metadata, reconciler, reporter, state)
     device_watch = DeviceWatch(
@@ -388,8 +386,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         mps_faults,
         limits,
         renewal,
-        layouts.rounds,
-        cc_modes.modes,
+        labels.followers,
         sweeper,
     )
 

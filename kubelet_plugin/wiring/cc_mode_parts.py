@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from dracaena.api.confidential import cc_mode_label
 from dracaena.api.errors import BadInputError
-from dracaena.api.names import DeviceName, PoolName
-from dracaena.api.objects import Pod
-from dracaena.host.adapters.files.lock import GpuLocks
+from dracaena.api.machine import Machine
+from dracaena.api.names import DeviceName
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.gpu_driver.use import lent
 from dracaena.host.adapters.kernel.boot_id import read_boot_id
-from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
-from dracaena.kubelet_plugin.adapters.kube import KubeClaims
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
 from dracaena.kubelet_plugin.adapters.programs.cc_mode_tool import CcModeTool
 from dracaena.kubelet_plugin.adapters.sysfs.confidential_host import runs_confidential_guests
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
-from dracaena.kubelet_plugin.cc_modes.changes import CcModeChanges
-from dracaena.kubelet_plugin.cc_modes.journals import CcModeJournals
-from dracaena.kubelet_plugin.cc_modes.modes import CcModes, ModePorts
-from dracaena.kubelet_plugin.cc_modes.reports import CcModeReports
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import not_given_back
 from dracaena.kubelet_plugin.changes.pci_hand import PciHand
 from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
-from dracaena.kubelet_plugin.node.devices import EVERY_GPU
-from dracaena.kubelet_plugin.node.live_machine import LiveMachine
+from dracaena.kubelet_plugin.labels.cc_mode_changes import CcModeChanges
+from dracaena.kubelet_plugin.labels.cc_mode_journals import CcModeJournals
+from dracaena.kubelet_plugin.labels.cc_modes import CcModePorts, CcModes
+from dracaena.kubelet_plugin.labels.follower import LabelFollower
+from dracaena.kubelet_plugin.labels.reports import cc_mode_words
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange
 from dracaena.kubelet_plugin.settings import EXISTING, LAYOUT
-from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from dracaena.kubelet_plugin.wiring.from_settings import seen_host_root
-from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
+from dracaena.kubelet_plugin.wiring.label_context import FollowedLabel, LabelContext
+from dracaena.kubelet_plugin.wiring.parts import NodeParts
 
 HIDDEN: Final = (
     "this plugin does not see the processes of its node, so it cannot tell who has a GPU open, and switches none to "
@@ -70,76 +66,31 @@ def cc_mode_journals(node: NodeParts) -> CcModeJournals | None:
     return journals
 
 
-class CcModeParts:
-    """The modes of one node; without cc-mode-tool nothing is switched."""
-
-    def __init__(self, node: NodeParts, gpus: GpuParts, pods: Reflector[Pod]) -> None:
-        """Raises BadInputError for settings that exclude each other."""
-        self.modes: CcModes | None = None
-        self.refusal: Callable[[], str | None] = lambda: None
-        """See LastGuard."""
-        self.known: Callable[[], Mapping[str, str]] = dict
-        """See CcModeJournals.modes()."""
-        journals = cc_mode_journals(node)
-        live, source = gpus.live, gpus.source
-        if journals is None or live is None or source is None:
-            return
-        settings = node.settings
-        writes = node.paths.gpu_locks / WRITES
-        program = CcModeTool(settings.cc_mode_tool, writes)
-        drivers = PciDriverFiles(writes, modules=str(Path(seen_host_root(settings), "lib/modules")))
-        users = GpuUsers(
-            driver=settings.driver_name,
-            pool=PoolName(settings.node_name),
-            claims=node.claims,
-            pods=pods,
-            find_claim=KubeClaims(node.client).find_claim,
-        )
-        lending = GpuDriverLending(
-            live.ask, source.close, lambda: lent(node.paths.gpu_driver_lock, node.clock, OTHERS_S)
-        )
-        lock = GpuLocks(node.paths.gpu_locks, node.clock).of(_LOCK)
-        changes = CcModeChanges(
-            program, drivers, PciHand(drivers, PciHolders().holders), lending.closed, journals, lock
-        )
-        self.modes = CcModes(changes, journals, users, _ports(node, gpus, live, program, drivers), node.clock)
-        self.refusal, self.known = journals.refusal, journals.modes
-        gpus.updates.subscribe(self.modes.take, same=self.modes.read_again)
-        node.label_updates.subscribe(self.modes.look_soon)
-        gpus.publisher.subscribe(self.modes.look_soon)
-
-
-def _ports(
-    node: NodeParts, gpus: GpuParts, live: LiveMachine, program: CcModeTool, drivers: PciDriverFiles
-) -> ModePorts:
-    label = cc_mode_label(node.settings.driver_name)
-    reports = CcModeReports(label, node.metrics, node.events.on_node, partial(node.troubles.update, "cc-modes"))
-    return ModePorts(
+def cc_modes_of(context: LabelContext, journals: CcModeJournals) -> LabelFollower[Machine | None, ModeChange]:
+    """Return what follows the label; without cc-mode-tool nothing is switched."""
+    node, settings, live, source = context.node, context.node.settings, context.live, context.gpus.source
+    assert source is not None  # a recorded machine has no modes
+    writes, label = node.paths.gpu_locks / WRITES, cc_mode_label(settings.driver_name)
+    program = CcModeTool(settings.cc_mode_tool, writes)
+    drivers = PciDriverFiles(writes, modules=str(Path(seen_host_root(settings), "lib/modules")))
+    lending = GpuDriverLending(live.ask, source.close, lambda: lent(node.paths.gpu_driver_lock, node.clock, OTHERS_S))
+    lock = context.gpu_lock()(_LOCK)
+    hand = PciHand(drivers, PciHolders().holders)
+    ports = CcModePorts(
         label=label,
-        labels=partial(_labels, node),
         missing_program=lambda: program.missing() or _hidden(node.paths.podlist / SOCKET),
         read_bus=drivers.read,
         runs_confidential_guests=runs_confidential_guests,
-        keeps_mig_devices=node.settings.mig == EXISTING,
+        keeps_mig_devices=settings.mig == EXISTING,
         unclaimed=partial(not_given_back, node.ledger),
         driver_refusal=node.release.refusal,
-        withhold=lambda withheld: gpus.devices.withhold(label, [EVERY_GPU] if withheld else []),
-        is_withheld=partial(_is_withheld, gpus, label),
         read_soon=live.read_soon,
-        tell=reports.tell,
     )
+    changes = CcModeChanges(program, drivers, hand, lending.closed, journals, lock)
+    row = CcModes(changes, journals, context.users(), ports, node.clock)
+    return context.follower(FollowedLabel(label, None, cc_mode_words(label), node.metrics.node.confidential_mode), row)
 
 
 def _hidden(kubelet: Path) -> str | None:
     """Return a text if this process does not see the processes of its node, which a socket of kubelet shows."""
     return HIDDEN if sees_listener(kubelet) is False else None
-
-
-def _labels(node: NodeParts) -> Mapping[str, str] | None:
-    seen = node.cache.get(node.settings.node_name)
-    return None if seen is None else seen.metadata.labels
-
-
-def _is_withheld(gpus: GpuParts, key: str) -> bool:
-    devices = (device for each in gpus.slices.values() for device in each.spec.devices)
-    return gpus.slices.synced and all(any(taint.key == key for taint in device.taints) for device in devices)

@@ -17,7 +17,6 @@ from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import UnixServer
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
-from dracaena.kubelet_plugin.cc_modes.modes import CcModes
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
@@ -25,7 +24,7 @@ from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.effects.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
-from dracaena.kubelet_plugin.layouts.rounds import LayoutRounds
+from dracaena.kubelet_plugin.labels.follower import LabelFollower
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.devices import NodeDevices
 from dracaena.kubelet_plugin.node.events import NodeEvents
@@ -142,10 +141,8 @@ class ClaimParts:
     """None with a recorded machine, which limits no memory."""
     renewal: EffectRenewal | None
     """None with a recorded machine, whose driver is never reloaded."""
-    layouts: Sequence[LayoutRounds[Any, Any]]
-    """One for each kind that the settings ask for."""
-    cc_modes: CcModes | None
-    """None if modes of confidential computing are not switched."""
+    followers: Sequence[LabelFollower[Any, Any]]
+    """One for each label that the settings ask to follow."""
     sweeper: Sweeper
 
 
@@ -182,8 +179,7 @@ class PluginParts:
             gpus.monitor,
             None if node.installation is None else _Between(_nothing, node.installation.stop),  # it runs from the start
             gpus.live,
-            *claims.layouts,
-            claims.cc_modes,
+            *claims.followers,
             claims.renewal,
             None if claims.limits is None else _Between(_nothing, claims.limits.stop),  # it starts with the first limit
             self.dra_server,

@@ -18,16 +18,17 @@ from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import PciDriverFiles
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
-from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuGpu, read_vgpu_layouts
-from dracaena.kubelet_plugin.layouts.journals import LayoutBlockedError, LayoutJournals
-from dracaena.kubelet_plugin.layouts.reports import VGPU_WORDS
-from dracaena.kubelet_plugin.layouts.vgpu_changes import VgpuLayoutChanges
-from dracaena.kubelet_plugin.layouts.vgpu_rounds import VgpuRounds
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuGpu, VgpuLayout, read_vgpu_layouts
+from dracaena.kubelet_plugin.labels.follower import BlockedError, LabelFollower
+from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.reports import VGPU_WORDS
+from dracaena.kubelet_plugin.labels.vgpu_changes import VgpuLayoutChanges
+from dracaena.kubelet_plugin.labels.vgpu_layouts import VgpuLayoutsOfNode
 from dracaena.kubelet_plugin.ports import OpeningProcess
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from dracaena.kubelet_plugin.settings import LAYOUT
-from dracaena.kubelet_plugin.wiring.layout_context import ChosenLayout, LayoutContext
+from dracaena.kubelet_plugin.wiring.label_context import FollowedLabel, LabelContext
 
 HIDDEN: Final = (
     "this plugin does not see the processes of its node, so it cannot tell who has a vGPU open, and removes none: its "
@@ -37,12 +38,13 @@ HIDDEN: Final = (
 Holders = Callable[[str, int | None], Sequence[OpeningProcess]]
 
 
-def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Collection[str]]] | None:
-    """Return the layouts, and what returns the GPUs that are being changed, by PCI address; None without vgpu=layout.
-
-    Raises BadInputError for settings that exclude each other.
+def vgpu_layouts_of(
+    context: LabelContext,
+) -> tuple[LabelFollower[VgpuGpu, VgpuLayout], Callable[[], Collection[str]]] | None:
+    """Return what follows the label, and what returns the GPUs that are being changed, by PCI address; None without
+    vgpu=layout. Raises BadInputError for settings that exclude each other.
     """
-    node, gpus, settings = context.node, context.gpus, context.node.settings
+    node, settings = context.node, context.node.settings
     if settings.vgpu != LAYOUT:
         return None
     if not settings.vgpu_layouts_file:
@@ -53,7 +55,7 @@ def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Co
             "vGPUs for somebody else's; divide the GPUs of such a node by hand, or leave out one of them"
         )
     journals = LayoutJournals(node.folders.marks, node.claims, read_boot_id(), VGPU_JOURNAL)
-    sysfs, source = SysfsVgpuGpus(), gpus.source
+    sysfs, source = SysfsVgpuGpus(), context.gpus.source
     assert source is not None  # a recorded machine has no vGPUs
 
     def read() -> Sequence[VgpuGpu]:
@@ -63,12 +65,11 @@ def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Co
         there = (vgpu for each in read() if each.address == gpu for vgpu in each.vgpus)
         return any(vgpu_device_name(vgpu.identity) == name for vgpu in there)
 
-    chosen = ChosenLayout(
+    label = FollowedLabel(
         vgpu_layout_key(settings.driver_name),
         settings.vgpu_layout,
         VGPU_WORDS,
         node.metrics.node.vgpu_layout,
-        "vgpu-layouts",
         settings.vgpu_layout_condition,
     )
     changes = VgpuLayoutChanges(
@@ -79,17 +80,14 @@ def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Co
         context.gpu_lock(),
         lambda: str(uuid4()),
     )
-    layouts = VgpuRounds(
+    row = VgpuLayoutsOfNode(
         changes,
         journals,
         context.users(is_of_address, is_named_of),
-        context.ports(chosen),
-        node.clock,
         read_layouts=LayoutFile("vGPU layouts", settings.vgpu_layouts_file, read_vgpu_layouts).read,
         read_gpus=read,
     )
-    gpus.updates.subscribe(layouts.take, same=layouts.read_again)
-    return layouts, journals.changing
+    return context.follower(label, row), journals.changing
 
 
 def is_of_address(device: PreparedDevice, gpu: DeviceName) -> bool:
@@ -102,7 +100,7 @@ def is_of_address(device: PreparedDevice, gpu: DeviceName) -> bool:
 
 
 def _holders(look: Holders, kubelet: Path, vgpu: str, iommu_group: int | None) -> Sequence[OpeningProcess]:
-    """Return who has a vGPU open. Raises LayoutBlockedError if this process cannot see all that could."""
+    """Return who has a vGPU open. Raises BlockedError if this process cannot see all that could."""
     if sees_listener(kubelet) is False:
-        raise LayoutBlockedError(HIDDEN)
+        raise BlockedError(HIDDEN)
     return look(vgpu, iommu_group)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dracaena.kubelet_plugin.cc_modes.changes import CcModeChanges
-from dracaena.kubelet_plugin.cc_modes.journals import CcModeJournals
 from dracaena.kubelet_plugin.changes.pci_hand import PciHand
+from dracaena.kubelet_plugin.labels.cc_mode_changes import CcModeChanges
+from dracaena.kubelet_plugin.labels.cc_mode_journals import CcModeJournals
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange
 from support.cc_hardware import CcHardware, FakeCcModes
 from support.fake_pci import FakePciBus

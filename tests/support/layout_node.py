@@ -13,8 +13,8 @@ from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
-from dracaena.kubelet_plugin.layouts.journals import LayoutJournals
-from dracaena.kubelet_plugin.layouts.mig_changes import MigLayoutChanges
+from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.mig_changes import MigLayoutChanges
 from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL, GpuRecord
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.mig_geometries import divisible_machine

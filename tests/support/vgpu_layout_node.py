@@ -13,8 +13,8 @@ from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuGpu, VgpuLayout
 from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuTypeFacts
-from dracaena.kubelet_plugin.layouts.journals import LayoutJournals
-from dracaena.kubelet_plugin.layouts.vgpu_changes import VgpuLayoutChanges
+from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.vgpu_changes import VgpuLayoutChanges
 from dracaena.kubelet_plugin.ports import OpeningProcess, WriteHangsError
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL, VgpuRecord
 from support.fake_pci import FakePciBus, UnbindHangsError

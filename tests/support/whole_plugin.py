@@ -197,8 +197,8 @@ class WholePlugin:
     def rounds(self) -> list[Callable[[], object]]:
         """What the threads of a plugin do again and again, but for readings and sweeps: each goes its round once."""
         claims = self._parts.claims
-        parts = [claims.device_watch, claims.renewal, claims.limits, *claims.layouts]
-        publishing = [self._parts.gpus.publisher.sync] if claims.layouts else []
+        parts = [claims.device_watch, claims.renewal, claims.limits, *claims.followers]
+        publishing = [self._parts.gpus.publisher.sync] if claims.followers else []
         return [*(part.look for part in parts if part is not None), *publishing]
 
     def prepare(self, claim: ClaimReference) -> PreparedClaim:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dracaena.kubelet_plugin.cc_modes.journals import JOURNAL
+from dracaena.kubelet_plugin.labels.cc_mode_journals import JOURNAL
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_journals
 from support.layout_node import OpenLock

@@ -9,7 +9,7 @@ import pytest
 
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.host.paths import LAST_ASKING, plugin_paths
-from dracaena.kubelet_plugin.cc_modes import journals as cc_mode_journals
+from dracaena.kubelet_plugin.labels import cc_mode_journals
 from dracaena.kubelet_plugin.node.section import LAST_SECTION
 from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL

@@ -13,7 +13,7 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.host.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
-from dracaena.kubelet_plugin.layouts.journals import GpuInUseError, LayoutBlockedError
+from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, RESET_REQUIRED
 from support.fake_nvml import NOT_SUPPORTED
 from support.killed_steps import StopError
@@ -98,12 +98,12 @@ def test_mig_mode_alone_is_a_layout_too(node: LayoutNode) -> None:
 def test_ampere_is_divided_in_the_mode_that_it_is_in(ampere: LayoutNode) -> None:
     ampere.bring(GpuLayout("mine", enabled=True, counts={"1g.5gb": 7}))
     assert ampere.counts() == {"1g.5gb": 7}
-    with pytest.raises(LayoutBlockedError, match="Ampere changes it by a reset: drain the node, then `nvidia-smi -i"):
+    with pytest.raises(BlockedError, match="Ampere changes it by a reset: drain the node, then `nvidia-smi -i"):
         ampere.bring(WHOLE)
     assert ampere.counts() == {"1g.5gb": 7}
     assert ampere.is_at_rest()
     ampere.hardware.gpus[1].mode = ampere.hardware.gpus[1].pending = False
-    with pytest.raises(LayoutBlockedError, match="is to be on"):
+    with pytest.raises(BlockedError, match="is to be on"):
         ampere.bring(GpuLayout("mine", enabled=True, counts={"1g.5gb": 7}), ordinal=1)
     assert not ampere.hardware.gpus[1].pending
 
@@ -121,13 +121,13 @@ def test_a_gpu_that_an_admin_takes_out_of_mig_mode_in_the_middle_of_a_change_is_
     there_now = ampere.hardware.gpus[0]
     there_now.instances.clear()
     there_now.mode = there_now.pending = False
-    with pytest.raises(LayoutBlockedError, match="is to be on"):
+    with pytest.raises(BlockedError, match="is to be on"):
         ampere.bring(sevenths)
     assert not ampere.is_at_rest(), "claims would be prepared by a reading of before"
     machine = ampere.hardware.machine
     read = replace(machine.gpus[0], mig_enabled=False)
     ampere.hardware.machine = replace(machine, gpus=(read, *machine.gpus[1:]))
-    with pytest.raises(LayoutBlockedError, match="is to be on"):
+    with pytest.raises(BlockedError, match="is to be on"):
         ampere.bring(sevenths)
     assert (ampere.is_at_rest(), made(ampere)) == (True, [])
 
@@ -135,7 +135,7 @@ def test_a_gpu_that_an_admin_takes_out_of_mig_mode_in_the_middle_of_a_change_is_
 def test_what_others_made_stays_and_so_does_the_gpu(node: LayoutNode) -> None:
     node.hardware.put(0, "1g.10gb", 6)
     for wanted in (MIXED, WHOLE):
-        with pytest.raises(LayoutBlockedError, match=r"no layout made \(1g.10gb at 6\).*`nvidia-smi mig -i 0 -dci`"):
+        with pytest.raises(BlockedError, match=r"no layout made \(1g.10gb at 6\).*`nvidia-smi mig -i 0 -dci`"):
             node.bring(wanted)
     assert node.hardware.layout(0) == [("1g.10gb", 6, 1)]
     assert node.is_at_rest()
@@ -145,7 +145,7 @@ def test_an_instance_that_replaced_one_of_ours_under_another_number_is_not_ours(
     node.bring(layout(g1=1))
     gpu = node.hardware.gpus[0]
     gpu.instances = {5: next(iter(gpu.instances.values()))}
-    with pytest.raises(LayoutBlockedError, match="no layout made"):
+    with pytest.raises(BlockedError, match="no layout made"):
         node.bring(WHOLE)
     assert len(gpu.instances) == 1
 
@@ -158,7 +158,7 @@ def test_an_instance_that_replaced_one_of_ours_under_the_same_number_is_not_ours
     node.hardware.put(0, "1g.10gb", 0)
     assert list(gpu.instances) == [number]
     for wanted in (WHOLE, MIXED):
-        with pytest.raises(LayoutBlockedError, match=r"no layout made \(1g.10gb at 0\)"):
+        with pytest.raises(BlockedError, match=r"no layout made \(1g.10gb at 0\)"):
             node.bring(wanted)
     assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
 
@@ -201,16 +201,16 @@ def test_a_gpu_that_somebody_uses_is_left_alone(node: LayoutNode) -> None:
     node.bring(layout(g1=7))
     before = node.hardware.layout(0)
     node.user = "claim default/train has a part of it"
-    with pytest.raises(GpuInUseError, match="claim default/train"):
+    with pytest.raises(InUseError, match="claim default/train"):
         node.bring(MIXED)
     node.user = None
     next(iter(node.hardware.gpus[0].instances.values())).busy = True
-    with pytest.raises(GpuInUseError, match="1 processes run on GPU 0, among them 4001"):
+    with pytest.raises(InUseError, match="1 processes run on GPU 0, among them 4001"):
         node.bring(MIXED)
     next(iter(node.hardware.gpus[0].instances.values())).busy = False
     for pids in (node.hardware.gpus[0].pids, node.hardware.gpus[0].graphics_pids):
         pids.append(77)
-        with pytest.raises(GpuInUseError, match="77"):
+        with pytest.raises(InUseError, match="77"):
             node.bring(MIXED)
         assert node.hardware.layout(0) == before
         assert node.is_at_rest()
@@ -264,7 +264,7 @@ def test_a_change_of_the_mode_that_may_have_been_made_and_one_after_other_steps_
 
 def test_a_layout_that_turns_out_to_be_impossible_in_mig_mode_leaves_the_gpu_whole(node: LayoutNode) -> None:
     node.fake.places_need_mode = True
-    with pytest.raises(LayoutBlockedError, match="no room for 8 x"):
+    with pytest.raises(BlockedError, match="no room for 8 x"):
         node.changes.change(node.gpu(), layout(g1=8), lambda: None)
     assert not node.hardware.gpus[0].mode
     assert node.is_at_rest()

@@ -8,7 +8,8 @@ from typing import Final
 
 import structlog
 
-from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
+from dracaena.api.errors import DracaenaError, PermanentError
+from dracaena.kubelet_plugin.labels.follower import InUseError
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import (
     CcModeJournal,
@@ -26,10 +27,6 @@ OF_ANOTHER: Final = "another process of the plugin is changing the mode of the G
 """Why a process that read the journal before another one wrote it does nothing."""
 
 log = structlog.get_logger()
-
-
-class NodeInUseError(TemporaryError):
-    """A GPU of the node is in use. The text says by whom."""
 
 
 class CcModeJournals:
@@ -78,14 +75,14 @@ class CcModeJournals:
         """Record that all GPUs are being switched, and return the change: from now on no claim gets anything of the
         node.
 
-        `user` returns, with the lock held, who has something of it. Raises NodeInUseError if somebody has, or another
+        `user` returns, with the lock held, who has something of it. Raises InUseError if somebody has, or another
         process has begun a change meanwhile.
         """
         change = ModeChange(mode, ModeStep.UNBINDING, drivers)
         with self._lock.hold():
             found = user() if self._read().change is None else OF_ANOTHER
             if found is not None:
-                raise NodeInUseError(found)
+                raise InUseError(found)
             self._write(CcModeJournal(self._boot_id, change=change))
         return change
 
@@ -95,10 +92,14 @@ class CcModeJournals:
             self._write(CcModeJournal(self._boot_id, modes or {}, change))
         return change
 
-    def end(self, refused: RefusedMode | None = None) -> None:
-        """Record that the change is over, and what was refused: claims get GPUs again."""
+    def end(self, refused: RefusedMode | None = None, *, only: ModeChange | None = None) -> None:
+        """Record that the change is over, and what was refused: claims get GPUs again. Does nothing if `only` names
+        another change than the one that is under way.
+        """
         with self._lock.hold():
-            self._write(replace(self._read(), change=None, refused=refused))
+            journal = self._read()
+            if only in (None, journal.change):
+                self._write(replace(journal, change=None, refused=refused))
 
     def refuse(self, refused: RefusedMode | None) -> None:
         """Record that a mode cannot be reached; None: the refused one may be retried."""

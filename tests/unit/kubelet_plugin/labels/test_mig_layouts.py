@@ -12,14 +12,16 @@ import pytest
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Machine
 from dracaena.api.mig import EmptyGpuInstance, MigDevice
-from dracaena.api.names import DeviceName
+from dracaena.api.names import DeviceName, mig_layout_key
 from dracaena.kubelet_plugin.discovery.mig.layouts import Layouts, read_layouts
-from dracaena.kubelet_plugin.layouts.mig_rounds import MigLayouts
-from dracaena.kubelet_plugin.layouts.rounds import SETTLE_S, LayoutPorts, LayoutReport, LayoutState
+from dracaena.kubelet_plugin.labels.follower import SETTLE_S, LabelFollower, LabelPorts, LabelReport, LabelState
+from dracaena.kubelet_plugin.labels.mig_layouts import MigLayouts
 from support.clock import FakeClock
 from support.fake_mig import IN_USE
 from support.layout_node import LayoutNode, layout, layout_node
+from support.plugin import DRIVER
 
+LABEL = mig_layout_key(DRIVER)
 FILE = {
     "version": "v1",
     "mig-configs": {
@@ -63,34 +65,35 @@ class Watched:
     published: set[str] = field(default_factory=set)
     """GPUs whose taint the API server shows."""
     asked_to_read: int = 0
-    told: list[LayoutReport | None] = field(default_factory=list)
+    told: list[LabelReport | None] = field(default_factory=list)
     first: dict[int, str] = field(default_factory=dict)
     """Which UUID each index had first."""
     untold: bool = False
     """Whether readings lack the profiles of GPUs that are not in MIG mode."""
-    layouts: MigLayouts = field(init=False)
+    layouts: LabelFollower[Any, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
-        ports = LayoutPorts(
-            name=lambda: self.name,
+        ports = LabelPorts(
+            key=LABEL,
+            default="",
+            labels=lambda: None if self.name is None else {LABEL: self.name},
             withhold=self._withhold,
             is_withheld=lambda uuid: uuid in self.published,
             read_soon=self._read_soon,
             tell=self.told.append,
         )
         users: Any = self.users
-        self.layouts = MigLayouts(
+        row = MigLayouts(
             self.node.changes,
             self.node.journals,
             users,
-            ports,
-            self.clock,
             read_layouts=self._read_layouts,
             first_indices=lambda: self.first,
         )
+        self.layouts = LabelFollower(row, ports, self.clock)
         self.read()
 
     def _read_layouts(self) -> Layouts:
@@ -127,14 +130,14 @@ class Watched:
     def read(self) -> None:
         self.layouts.take(self.machine())
 
-    def look(self) -> LayoutReport | None:
+    def look(self) -> LabelReport | None:
         self.layouts.look()
         return self.told[-1]
 
     def publish(self) -> None:
         self.published = set(self.withheld)
 
-    def state(self) -> tuple[LayoutState, str]:
+    def state(self) -> tuple[LabelState, str]:
         report = self.look()
         assert report is not None
         return report.state, report.reason
@@ -167,7 +170,7 @@ def test_without_a_layout_nothing_is_withheld_changed_or_told(watched: Watched) 
 
 def test_a_gpu_is_changed_only_when_its_taint_was_seen_for_a_while(watched: Watched) -> None:
     watched.name = "one-3g"
-    assert watched.state() == (LayoutState.PENDING, "the devices of GPU 0 are being withheld")
+    assert watched.state() == (LabelState.PENDING, "the devices of GPU 0 are being withheld")
     assert watched.withheld == {watched.uuids[0]}
     watched.clock.advance(10 * SETTLE_S)
     assert "being withheld" in watched.state()[1], "the server does not show it yet"
@@ -183,7 +186,7 @@ def test_a_gpu_is_changed_only_when_its_taint_was_seen_for_a_while(watched: Watc
     watched.look()
     assert watched.asked_to_read == 2
     watched.read()
-    assert watched.state() == (LayoutState.APPLIED, "")
+    assert watched.state() == (LabelState.APPLIED, "")
     assert watched.withheld == set()
 
 
@@ -201,9 +204,9 @@ def test_claims_that_have_it_and_claims_that_were_given_it_are_waited_for(watche
     watched.name = "one-3g"
     watched.users.has_allocated = "claim a/b has it"
     watched.settle()
-    assert watched.state() == (LayoutState.PENDING, "claim a/b has it")
+    assert watched.state() == (LabelState.PENDING, "claim a/b has it")
     watched.users.has_allocated, watched.users.has_prepared = None, "claim c/d has it"
-    assert watched.state() == (LayoutState.PENDING, "claim c/d has it")
+    assert watched.state() == (LabelState.PENDING, "claim c/d has it")
     assert watched.node.hardware.layout(0) == []
     watched.users.has_prepared = None
     watched.look()
@@ -215,10 +218,10 @@ def test_instances_that_were_made_on_demand_for_claims_that_live_go_with_these(w
     watched.read()
     watched.users.has_prepared = "claim c/d has it"
     watched.name = "one-3g"
-    assert watched.state()[0] is LayoutState.PENDING
+    assert watched.state()[0] is LabelState.PENDING
     assert watched.withheld == {watched.uuids[0]}
     watched.settle()
-    assert watched.state() == (LayoutState.PENDING, "claim c/d has it")
+    assert watched.state() == (LabelState.PENDING, "claim c/d has it")
     watched.users.has_prepared = None
     watched.node.hardware.gpus[0].instances.clear()
     watched.read()
@@ -231,13 +234,13 @@ def test_of_several_gpus_each_is_changed_as_its_time_comes_and_the_worst_is_told
     watched.read()
     watched.name = "all-1g"
     state, reason = watched.state()
-    assert state is LayoutState.FAILED
+    assert state is LabelState.FAILED
     assert "GPU 1 has MIG instances that no layout made (1g.10gb at 6)" in reason
     assert watched.withheld == {watched.uuids[0]}, "what stays as it is can be used"
     watched.settle()
     watched.look()
     watched.read()
-    assert watched.state()[0] is LayoutState.FAILED
+    assert watched.state()[0] is LabelState.FAILED
     assert watched.node.counts(0) == {"1g.10gb": 7}
     assert watched.node.hardware.layout(1) == [("1g.10gb", 6, 1)]
     watched.node.hardware.gpus[1].instances.clear()
@@ -245,7 +248,7 @@ def test_of_several_gpus_each_is_changed_as_its_time_comes_and_the_worst_is_told
     watched.settle()
     watched.look()
     watched.read()
-    assert watched.state() == (LayoutState.APPLIED, "")
+    assert watched.state() == (LabelState.APPLIED, "")
 
 
 def test_a_gpu_that_moved_up_to_the_index_of_a_lost_one_keeps_its_own_layout(watched: Watched) -> None:
@@ -263,7 +266,7 @@ def test_a_gpu_that_moved_up_to_the_index_of_a_lost_one_keeps_its_own_layout(wat
     watched.settle()
     watched.look()
     watched.read()
-    assert watched.state() == (LayoutState.APPLIED, "")
+    assert watched.state() == (LabelState.APPLIED, "")
     assert (watched.node.counts(0), watched.node.counts(1)) == ({"3g.40gb": 1}, {})
 
 
@@ -281,7 +284,7 @@ def test_what_cannot_be_had_is_told_and_nothing_is_withheld(
 ) -> None:
     watched.name, watched.file = name, file
     state, reason = watched.state()
-    assert state is LayoutState.FAILED
+    assert state is LabelState.FAILED
     assert words in reason
     assert watched.withheld == set()
 
@@ -299,7 +302,7 @@ def test_a_change_that_was_begun_is_finished_whatever_became_of_label_and_file(w
     watched.name = "one-3g"
     watched.settle()
     state, reason = watched.state()
-    assert (state, "nvmlGpuInstanceCreateComputeInstance says IN_USE" in reason) == (LayoutState.PENDING, True)
+    assert (state, "nvmlGpuInstanceCreateComputeInstance says IN_USE" in reason) == (LabelState.PENDING, True)
     assert not watched.node.is_at_rest()
     watched.node.fake.once["nvmlGpuInstanceDestroy"] = IN_USE
     watched.name, watched.file = "gone", {"version": "v1", "mig-configs": {}}
@@ -318,7 +321,7 @@ def test_a_gpu_whose_mode_cannot_be_changed_is_free_again_when_its_label_is_take
     watched.name = "one-3g"
     watched.settle()
     state, reason = watched.state()
-    assert (state, "nvmlDeviceSetMigMode says IN_USE" in reason) == (LayoutState.PENDING, True)
+    assert (state, "nvmlDeviceSetMigMode says IN_USE" in reason) == (LabelState.PENDING, True)
     assert watched.withheld == {watched.uuids[0]}
     watched.look()
     watched.name = ""
@@ -348,16 +351,16 @@ def test_a_reading_of_before_the_change_frees_nothing_even_if_the_label_was_chan
     watched.look()
     assert watched.node.counts() == {"3g.40gb": 1}
     watched.name = "whole"  # as the reading still shows it
-    assert watched.state()[0] is LayoutState.PENDING
+    assert watched.state()[0] is LabelState.PENDING
     assert watched.withheld == {watched.uuids[0]}
     watched.layouts.read_again()  # begun before the change
-    assert watched.state()[0] is LayoutState.PENDING
+    assert watched.state()[0] is LabelState.PENDING
     watched.read()
     watched.settle()
     watched.look()
     assert watched.node.hardware.layout(0) == []
     watched.read()
-    assert watched.state() == (LayoutState.APPLIED, "")
+    assert watched.state() == (LabelState.APPLIED, "")
 
 
 def test_nothing_of_a_changed_gpu_is_prepared_before_it_was_read_though_its_label_is_gone(watched: Watched) -> None:
@@ -384,7 +387,7 @@ def test_a_process_that_starts_before_a_changed_gpu_was_read_gives_it_back_too(w
     assert not watched.node.is_at_rest()
     watched.look()
     watched.read()
-    assert watched.state() == (LayoutState.APPLIED, "")
+    assert watched.state() == (LabelState.APPLIED, "")
     assert watched.node.is_at_rest()
 
 
@@ -394,10 +397,10 @@ def test_a_gpu_that_an_admin_changed_right_after_us_does_not_wait_for_ever(watch
     watched.look()
     watched.node.hardware.put(0, "1g.10gb", 6)
     watched.read()
-    assert watched.state()[0] is LayoutState.PENDING
+    assert watched.state()[0] is LabelState.PENDING
     watched.read()
     state, reason = watched.state()
-    assert (state, "no layout made (1g.10gb at 6)" in reason) == (LayoutState.FAILED, True)
+    assert (state, "no layout made (1g.10gb at 6)" in reason) == (LabelState.FAILED, True)
 
 
 def test_a_layout_that_is_impossible_in_mig_mode_is_tried_once_and_withholds_nothing_then(watched: Watched) -> None:
@@ -409,7 +412,7 @@ def test_a_layout_that_is_impossible_in_mig_mode_is_tried_once_and_withholds_not
     watched.name = "too-much"
     watched.settle()
     state, reason = watched.state()
-    assert (state, "no room for 2 x 4g.40gb" in reason) == (LayoutState.FAILED, True)
+    assert (state, "no room for 2 x 4g.40gb" in reason) == (LabelState.FAILED, True)
     assert modes == ["nvmlDeviceSetMigMode"] * 4, "each of two GPUs on and off again"
     for _ in range(3):
         watched.settle()
@@ -417,7 +420,7 @@ def test_a_layout_that_is_impossible_in_mig_mode_is_tried_once_and_withholds_not
         assert watched.withheld == set()
     assert len(modes) == 4
     watched.name = "whole"
-    assert watched.state() == (LayoutState.APPLIED, "")
+    assert watched.state() == (LabelState.APPLIED, "")
     watched.name = "too-much"
     watched.settle()
     watched.look()
@@ -430,7 +433,7 @@ def test_an_impossible_layout_is_tried_again_when_the_gpu_was_read_otherwise(wat
     watched.read()
     watched.name = "too-much"
     watched.settle()
-    assert watched.state()[0] is LayoutState.FAILED
+    assert watched.state()[0] is LabelState.FAILED
     watched.untold, watched.node.fake.places_need_mode = False, False
     watched.read()
     assert "no room for 2 x 4g.40gb (4g.40gb at most 1)" in watched.state()[1], "told without a try"
@@ -444,7 +447,7 @@ def test_a_gpu_instance_without_a_compute_instance_blocks_without_withholding_un
     watched.name = "one-3g"
     watched.settle()
     state, reason = watched.state()
-    assert (state, "no layout made (1g.10gb at 6)" in reason) == (LayoutState.FAILED, True)
+    assert (state, "no layout made (1g.10gb at 6)" in reason) == (LabelState.FAILED, True)
     for _ in range(3):
         watched.settle()
         assert watched.state() == (state, reason)
@@ -452,7 +455,7 @@ def test_a_gpu_instance_without_a_compute_instance_blocks_without_withholding_un
     watched.node.hardware.gpus[0].instances.clear()
     assert watched.state() == (state, reason), "nothing says that it is gone"
     watched.read()
-    assert watched.state()[0] is LayoutState.PENDING
+    assert watched.state()[0] is LabelState.PENDING
     watched.settle()
     watched.look()
     assert watched.node.counts() == {"3g.40gb": 1}
@@ -463,4 +466,4 @@ def test_a_file_that_cannot_be_read_is_told(watched: Watched) -> None:
     watched.file = None
     with pytest.raises(BadInputError):
         read_layouts(None)
-    assert watched.state()[0] is LayoutState.FAILED
+    assert watched.state()[0] is LabelState.FAILED

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
-from dracaena.kubelet_plugin.cc_modes.changes import (
+from dracaena.kubelet_plugin.changes.pci_hand import FunctionOpenError
+from dracaena.kubelet_plugin.labels.cc_mode_changes import (
     CcModeChanges,
     DriverRefusedError,
     ModeRefusedError,
     ModeStuckError,
 )
-from dracaena.kubelet_plugin.cc_modes.journals import NodeInUseError
-from dracaena.kubelet_plugin.changes.pci_hand import FunctionOpenError
+from dracaena.kubelet_plugin.labels.follower import InUseError
 from dracaena.kubelet_plugin.ports import NotOfferedError, WriteHangsError
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange, ModeStep
 from support.cc_mode_node import BOUND, GUEST, HOST, CcNode
@@ -68,7 +68,7 @@ def test_all_gpus_are_switched_read_and_given_back_to_their_drivers(node: CcNode
 
 def test_no_gpu_is_touched_while_a_claim_or_a_process_has_one(node: CcNode) -> None:
     node.user, written = "claim a/b has a GPU of this node", list(node.bus.written)
-    with pytest.raises(NodeInUseError, match="claim a/b"):
+    with pytest.raises(InUseError, match="claim a/b"):
         node.change("on")
     node.user, node.bus.open_by[GUEST] = None, [4711]
     with pytest.raises(
@@ -94,12 +94,12 @@ def test_what_another_process_has_begun_or_brought_on_meanwhile_is_not_done_agai
     attempts: tuple[Callable[[], object], ...] = (lambda: node.changes.go_on(read), lambda: node.change("on"))
     for again in attempts:
         switched, written = len(node.program.switches), list(node.bus.written)
-        with pytest.raises(NodeInUseError, match="another process of the plugin is changing the mode"):
+        with pytest.raises(InUseError, match="another process of the plugin is changing the mode"):
             again()
         assert (len(node.program.switches), node.bus.written) == (switched, written)
         assert node.journals.read().change == done
     node.journals.end()
-    with pytest.raises(NodeInUseError):
+    with pytest.raises(InUseError):
         node.changes.go_on(read)
     is_whole(node, "on")
 

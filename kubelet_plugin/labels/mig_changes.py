@@ -22,11 +22,8 @@ from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout, layout_prob
 from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.discovery.mig.packing import Placed, packed
 from dracaena.kubelet_plugin.effects.mig_instances import STEP_S, MigControl
-from dracaena.kubelet_plugin.layouts.journals import (
-    GpuInUseError,
-    LayoutBlockedError,
-    LayoutJournals,
-)
+from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
+from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
 from dracaena.kubelet_plugin.ports import NodeLock
 from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord, MadeInstance
 
@@ -70,8 +67,8 @@ class MigLayoutChanges:
     def change(self, gpu: Gpu, layout: GpuLayout, user: Callable[[], str | None]) -> None:
         """Bring a GPU into a layout, from wherever an earlier try left it.
 
-        `user` returns, with the lock of the calls held, which claim has something of it. Raises GpuInUseError if a
-        claim or a process has, LayoutBlockedError, and TemporaryError if a step failed: then the GPU stays `changing`,
+        `user` returns, with the lock of the calls held, which claim has something of it. Raises InUseError if a
+        claim or a process has, BlockedError, and TemporaryError if a step failed: then the GPU stays `changing`,
         and the next try continues. If the driver refused the first step, the GPU is unchanged and no longer `changing`;
         nor is one whose mode was changed by somebody else meanwhile, if only a reset changes it back. On success it
         stays `changing` until rest().
@@ -84,7 +81,7 @@ class MigLayoutChanges:
             if obstacle is not None:
                 if as_read:
                     self._give_up(gpu)
-                raise LayoutBlockedError(obstacle)
+                raise BlockedError(obstacle)
             self._refuse_in_use(gpu)
             at_rest = self._journals.read().of(gpu.uuid).changing is None
             record = self._journals.begin(gpu.uuid, layout, user)
@@ -117,7 +114,7 @@ class MigLayoutChanges:
         pids = self._step("looking for processes", lambda: self._control.processes(gpu.uuid))
         if pids:
             shown = ", ".join(map(str, pids[:5]))
-            raise GpuInUseError(f"{len(pids)} processes run on GPU {gpu.index}, among them {shown}")
+            raise InUseError(f"{len(pids)} processes run on GPU {gpu.index}, among them {shown}")
 
     def _refuse_beside_others(self, gpu: Gpu) -> None:
         enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
@@ -126,7 +123,7 @@ class MigLayoutChanges:
         record = self._journals.read().of(gpu.uuid)
         others = [each for each, owner in self._found(gpu, record) if owner is None]
         if others:
-            raise LayoutBlockedError(others_made(gpu, [(each.profile, each.placement.start) for each in others]))
+            raise BlockedError(others_made(gpu, [(each.profile, each.placement.start) for each in others]))
 
     def _divide(self, gpu: Gpu, layout: GpuLayout, record: GpuRecord, *, as_it_was: bool) -> GpuRecord:
         """Divide a GPU. `as_it_was`: until the first step, it still is as last read."""
@@ -163,7 +160,7 @@ class MigLayoutChanges:
         if not gpu.mig_enabled and not record.made:
             self._step("leaving MIG mode", lambda: self._control.set_mode(gpu.uuid, enabled=False))
         self._noted(gpu, replace(record, changing=None))
-        raise LayoutBlockedError(f"layout {layout.name}: {problem}")
+        raise BlockedError(f"layout {layout.name}: {problem}")
 
     def _join(self, gpu: Gpu, record: GpuRecord, *, as_it_was: bool) -> GpuRecord:
         """Make a GPU whole. `as_it_was`: see _divide()."""

@@ -1,10 +1,11 @@
-"""What layouts of any kind are connected to on a node."""
+"""What whatever follows a label of the Node is connected to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from prometheus_client import Gauge
 
@@ -13,34 +14,35 @@ from dracaena.api.objects import Pod
 from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, set_node_condition
-from dracaena.kubelet_plugin.layouts.reports import LayoutReports, LayoutWords
-from dracaena.kubelet_plugin.layouts.rounds import LayoutPorts
-from dracaena.kubelet_plugin.node.devices import gpu_of
+from dracaena.kubelet_plugin.labels.follower import LabelFollower, LabelPorts, LabelRow
+from dracaena.kubelet_plugin.labels.reports import LabelReports, LabelWords
+from dracaena.kubelet_plugin.node.devices import EVERY_GPU, gpu_of
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.ports import NodeLock
 from dracaena.kubelet_plugin.store.claims import IsOf, is_of_gpu
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers, is_named_of_gpu
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
 
+T = TypeVar("T")
+G = TypeVar("G")
+
 
 @dataclass(frozen=True, slots=True)
-class ChosenLayout:
-    """Where the name of a layout comes from, and where its progress is reported."""
+class FollowedLabel:
+    """A label, and where its progress is reported."""
 
     key: str
-    """Key of the Node's label, and of the taint on devices during a change."""
-    default: str
-    """Layout of a Node without such a label."""
-    words: LayoutWords
+    """Its key, and that of the taint on devices during a change."""
+    default: str | None
+    """See LabelPorts."""
+    words: LabelWords
     gauge: Gauge
-    troubles: str
-    """Key of the node's troubles."""
-    has_condition: bool
+    has_condition: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutContext:
-    """The parts of a node that layouts work with."""
+class LabelContext:
+    """The parts of a node that rows work with."""
 
     node: NodeParts
     gpus: GpuParts
@@ -48,7 +50,7 @@ class LayoutContext:
 
     @property
     def live(self) -> LiveMachine:
-        """What polls the node; with layouts there always is one."""
+        """What polls the node; there always is one where a label is followed."""
         assert self.gpus.live is not None
         return self.gpus.live
 
@@ -73,34 +75,33 @@ class LayoutContext:
             is_named_of=is_named_of,
         )
 
-    def ports(self, chosen: ChosenLayout) -> LayoutPorts:
-        """Return what one kind of layouts is connected to."""
-        return LayoutPorts(
-            name=partial(self._layout_name, chosen),
-            withhold=partial(self.gpus.devices.withhold, chosen.key),
-            is_withheld=partial(self._is_withheld, chosen.key),
+    def follower(self, label: FollowedLabel, row: LabelRow[T, G]) -> LabelFollower[T, G]:
+        """Return what follows a label; not started, but told of readings, labels and slices from now on."""
+        node, gpus = self.node, self.gpus
+        condition = partial(set_node_condition, node.client, node.settings.node_name) if label.has_condition else None
+        on_troubles = partial(node.troubles.update, row.name)
+        reports = LabelReports(label.words, label.gauge, node.events.on_node, on_troubles, condition, node.clock)
+        ports = LabelPorts(
+            key=label.key,
+            default=label.default,
+            labels=self._labels,
+            withhold=partial(gpus.devices.withhold, label.key),
+            is_withheld=partial(self._is_withheld, label.key),
             read_soon=self.live.read_soon,
-            tell=self._reports(chosen).tell,
+            tell=reports.tell,
         )
+        follower = LabelFollower(row, ports, node.clock)
+        gpus.updates.subscribe(follower.take, same=follower.read_again)
+        node.label_updates.subscribe(follower.look_soon)
+        gpus.publisher.subscribe(follower.look_soon)
+        return follower
 
-    def _layout_name(self, chosen: ChosenLayout) -> str | None:
-        """Return the layout that the label names, otherwise that of the settings; None before the Node was seen."""
+    def _labels(self) -> Mapping[str, str] | None:
         seen = self.node.cache.get(self.node.settings.node_name)
-        return None if seen is None else seen.metadata.labels.get(chosen.key, chosen.default)
+        return None if seen is None else seen.metadata.labels
 
     def _is_withheld(self, key: str, gpu: str) -> bool:
         devices = (device for each in self.gpus.slices.values() for device in each.spec.devices)
         return self.gpus.slices.synced and all(
-            any(taint.key == key for taint in device.taints) for device in devices if gpu_of(device) == gpu
-        )
-
-    def _reports(self, chosen: ChosenLayout) -> LayoutReports:
-        node = self.node
-        return LayoutReports(
-            chosen.words,
-            chosen.gauge,
-            node.events.on_node,
-            partial(node.troubles.update, chosen.troubles),
-            partial(set_node_condition, node.client, node.settings.node_name) if chosen.has_condition else None,
-            node.clock,
+            any(taint.key == key for taint in device.taints) for device in devices if gpu in (EVERY_GPU, gpu_of(device))
         )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
-from dracaena.kubelet_plugin.layouts.journals import GpuInUseError, LayoutBlockedError
-from dracaena.kubelet_plugin.layouts.vgpu_changes import VgpuRefusedError
+from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
+from dracaena.kubelet_plugin.labels.vgpu_changes import VgpuRefusedError
 from dracaena.kubelet_plugin.ports import WriteHangsError
 from support.killed_steps import StopError
 from support.seeds import in_tiers
@@ -68,11 +68,9 @@ def test_what_others_made_stays_and_so_does_the_gpu(node: VgpuLayoutNode) -> Non
     node.vgpus.create(T4, 231, UUID)
     function = node.gpu(H200).functions[3].address
     node.vgpus.set_type(function, 1414)
-    with pytest.raises(LayoutBlockedError, match=rf"layout made .{UUID}.*`echo 1 > /sys/bus/mdev/devices/{UUID}/rem"):
+    with pytest.raises(BlockedError, match=rf"layout made .{UUID}.*`echo 1 > /sys/bus/mdev/devices/{UUID}/rem"):
         node.bring(T4, T4_1B=1)
-    with pytest.raises(
-        LayoutBlockedError, match=f"`echo 0 > /sys/bus/pci/devices/{function}/nvidia/current_vgpu_type`"
-    ):
+    with pytest.raises(BlockedError, match=f"`echo 0 > /sys/bus/pci/devices/{function}/nvidia/current_vgpu_type`"):
         node.bring(H200)
     assert (node.counts(T4), node.counts(H200)) == ({"T4-2Q": 2}, {"H200X-1-18C": 1})
     assert node.is_at_rest()
@@ -83,7 +81,7 @@ def test_a_function_that_somebody_gave_another_type_is_not_ours_any_more(node: V
     (function,) = node.there(H200)
     node.vgpus.set_type(function, 0)
     node.vgpus.set_type(function, 1428)
-    with pytest.raises(LayoutBlockedError):
+    with pytest.raises(BlockedError):
         node.bring(H200)
     assert node.counts(H200) == {"H200X-141C": 1}
 
@@ -97,10 +95,10 @@ def test_what_cannot_be_had_is_refused_before_anything_is_removed(node: VgpuLayo
         (H200, {"H200X_1_18C": 8}, "has room for at most 7 x H200X-1-18C"),
         (H200, {"H200X_2_35C": 1}, "has no vGPU type H200X-2-35C, it has H200X-1-18C, H200X-141C"),
     ):
-        with pytest.raises(LayoutBlockedError, match=rf"layout mine: GPU . .{gpu}. {words}"):
+        with pytest.raises(BlockedError, match=rf"layout mine: GPU . .{gpu}. {words}"):
             node.bring(gpu, **counts)
     node.told = {}
-    with pytest.raises(LayoutBlockedError, match=r"it is not known whether GPU 2 .* can have H200X-141C"):
+    with pytest.raises(BlockedError, match=r"it is not known whether GPU 2 .* can have H200X-141C"):
         node.bring(H200, H200X_141C=1)
     assert (node.counts(T4), node.counts(H200)) == ({"T4-2Q": 2}, {"H200X-1-18C": 2})
     assert node.is_at_rest()
@@ -121,11 +119,11 @@ def test_a_gpu_whose_vgpus_are_in_use_is_left_alone(node: VgpuLayoutNode) -> Non
     node.bring(T4, T4_2Q=2)
     identity = next(iter(node.there(T4)))
     node.user = "claim default/vm has a vGPU of it"
-    with pytest.raises(GpuInUseError, match="claim default/vm"):
+    with pytest.raises(InUseError, match="claim default/vm"):
         node.bring(T4, T4_1B=1)
     node.user = None
     node.open(identity)
-    with pytest.raises(GpuInUseError, match=f"vGPU {identity} of GPU 0 .* is open in qemu-kvm .PID 4711."):
+    with pytest.raises(InUseError, match=f"vGPU {identity} of GPU 0 .* is open in qemu-kvm .PID 4711."):
         node.bring(T4, T4_1B=1)
     assert (node.counts(T4), node.is_at_rest()) == ({"T4-2Q": 2}, True)
     node.close(identity)
@@ -157,7 +155,7 @@ def test_one_that_is_opened_while_another_is_removed_is_not_removed(node: VgpuLa
             node.open(second)
 
     node.start(opened)
-    with pytest.raises(GpuInUseError, match=f"vGPU {second} of GPU 0 .* is open in qemu-kvm"):
+    with pytest.raises(InUseError, match=f"vGPU {second} of GPU 0 .* is open in qemu-kvm"):
         node.bring(T4)
     assert [path for path, _ in node.vgpus.written if path.endswith("remove")] == [f"bus/mdev/devices/{first}/remove"]
     assert not node.is_at_rest()

@@ -31,11 +31,8 @@ from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import (
     vgpu_layout_problem,
     vgpu_steps,
 )
-from dracaena.kubelet_plugin.layouts.journals import (
-    GpuInUseError,
-    LayoutBlockedError,
-    LayoutJournals,
-)
+from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
+from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
 from dracaena.kubelet_plugin.ports import NodeLock, OpeningProcess, SysfsWrites
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VgpuRecord
 
@@ -62,7 +59,7 @@ class VgpuLayoutChanges:
         new_uuid: Callable[[], str],
     ) -> None:
         """`read` reads the GPUs from /sys. `holders` returns who has a vGPU open (PciHolders.vgpu_holders); it raises
-        LayoutBlockedError if processes cannot be seen.
+        BlockedError if processes cannot be seen.
         """
         self._read = read
         self._writes = writes
@@ -74,8 +71,8 @@ class VgpuLayoutChanges:
     def change(self, address: str, layout: VgpuLayout, user: Callable[[], str | None]) -> None:
         """Bring a GPU into a layout, from wherever an earlier try left it.
 
-        `user` returns, with the lock of the calls held, which claim has one of its vGPUs. Raises GpuInUseError if a
-        claim or a process has, LayoutBlockedError, and TemporaryError if a step failed: then the GPU stays `changing`,
+        `user` returns, with the lock of the calls held, which claim has one of its vGPUs. Raises InUseError if a
+        claim or a process has, BlockedError, and TemporaryError if a step failed: then the GPU stays `changing`,
         and the next try continues. If the kernel refused a step before anything was written, by this try or by earlier
         ones, the GPU is unchanged and no longer `changing`. On success it stays `changing` until rest().
         """
@@ -88,7 +85,7 @@ class VgpuLayoutChanges:
             begun = self._forget_gone(gpu, begun, at_rest=at_rest)
             try:
                 self._go(gpu, begun, steps)
-            except (VgpuRefusedError, GpuInUseError):
+            except (VgpuRefusedError, InUseError):
                 self._end_untouched(address)
                 raise
         log.info("GPU has its vGPU layout", gpu=address, layout=layout.name, types=dict(layout.counts))
@@ -117,10 +114,10 @@ class VgpuLayoutChanges:
         """Return what to do. Refuses what can be known to fail before anything is begun."""
         others = made_by_others(gpu, record.made)
         if others:
-            raise LayoutBlockedError(vgpus_of_others(gpu, others))
+            raise BlockedError(vgpus_of_others(gpu, others))
         problem = vgpu_layout_problem(gpu, layout)
         if problem is not None:
-            raise LayoutBlockedError(f"layout {layout.name}: {problem}")
+            raise BlockedError(f"layout {layout.name}: {problem}")
         steps = vgpu_steps(gpu, layout, record.made)
         for each in steps.removed:
             self._refuse_while_open(gpu, each)
@@ -199,7 +196,7 @@ class VgpuLayoutChanges:
         found = next(each for each in gpu.vgpus if mine.may_be(each))
         who = ", ".join(map(str, self._holders(_folder(found), found.iommu_group)))
         if who:
-            raise GpuInUseError(f"vGPU {mine.identity} of {gpu} is open in {who}")
+            raise InUseError(f"vGPU {mine.identity} of {gpu} is open in {who}")
 
     def _write(self, gpu: VgpuGpu, path: str, text: str) -> None:
         try:

@@ -18,9 +18,10 @@ from dataclasses import replace
 
 import structlog
 
-from dracaena.api.errors import PermanentError, TemporaryError
-from dracaena.kubelet_plugin.cc_modes.journals import OF_ANOTHER, CcModeJournals, NodeInUseError
+from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.changes.pci_hand import FunctionOpenError, PciHand
+from dracaena.kubelet_plugin.labels.cc_mode_journals import OF_ANOTHER, CcModeJournals
+from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
 from dracaena.kubelet_plugin.ports import (
     CcModeProgram,
     NodeLock,
@@ -33,11 +34,11 @@ from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange, ModeSt
 log = structlog.get_logger()
 
 
-class ModeRefusedError(PermanentError):
+class ModeRefusedError(BlockedError):
     """The mode cannot be reached. All GPUs are as before, and the journal says why."""
 
 
-class ModeStuckError(PermanentError):
+class ModeStuckError(BlockedError):
     """The GPUs can be brought neither into the mode nor back. The text says who must act."""
 
 
@@ -97,7 +98,7 @@ class CcModeChanges:
         """Switch all GPUs, and return the change in step BINDING: the drivers are back, and the caller calls
         CcModeJournals.end() once the GPUs were read again. `user`: see CcModeJournals.begin().
 
-        Raises FunctionOpenError and NodeInUseError, then nothing was begun, and what go_on() raises.
+        Raises FunctionOpenError and InUseError, then nothing was begun, and what go_on() raises.
         """
         with self._lock.hold(0), self._closed(f"switching the GPUs to mode {mode} of confidential computing"):
             functions = [self._hand.get(address) for address in addresses]
@@ -118,7 +119,7 @@ class CcModeChanges:
             self._refuse_while_writing(address)
         with self._lock.hold(0):
             if self._journals.read().change != change:
-                raise NodeInUseError(OF_ANOTHER)
+                raise InUseError(OF_ANOTHER)
             with self._closed(f"switching the GPUs to mode {change.mode} of confidential computing"):
                 return self._finished(self._with_drivers(change))
 

@@ -8,7 +8,8 @@ import pytest
 
 from dracaena.api.errors import PermanentError
 from dracaena.host.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.cc_modes.journals import JOURNAL, CcModeJournals, NodeInUseError
+from dracaena.kubelet_plugin.labels.cc_mode_journals import JOURNAL, CcModeJournals
+from dracaena.kubelet_plugin.labels.follower import InUseError
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import CcModeJournal, ModeStep, RefusedMode
 from support.layout_node import OpenLock
 
@@ -42,7 +43,7 @@ def test_nobody_is_given_a_gpu_from_the_first_note_to_the_last(journals: CcModeJ
 
 
 def test_nothing_is_begun_while_a_claim_has_a_gpu(journals: CcModeJournals, tmp_path: Path) -> None:
-    with pytest.raises(NodeInUseError, match="claim a/b has it"):
+    with pytest.raises(InUseError, match="claim a/b has it"):
         journals.begin("on", {GPU: "nvidia"}, lambda: "claim a/b has it")
     assert list(tmp_path.iterdir()) == []
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.kubelet_plugin.labels.follower import InUseError
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
 from dracaena.kubelet_plugin.prepare.journals.layouts import JournalForm, LayoutJournal
 
@@ -30,14 +30,6 @@ R = TypeVar("R", bound=LayoutRecord)
 log = structlog.get_logger()
 
 
-class GpuInUseError(TemporaryError):
-    """The GPU, or a part of it, is in use. The text says by whom."""
-
-
-class LayoutBlockedError(PermanentError):
-    """The GPU was not touched, and will not be until somebody acts. The text says who, on what."""
-
-
 class LayoutJournals(Generic[R]):
     """From any thread. `lock` is that of the calls, which the other instance during an upgrade shares."""
 
@@ -55,12 +47,12 @@ class LayoutJournals(Generic[R]):
     def begin(self, gpu: str, layout: object, user: Callable[[], str | None]) -> R:
         """Record that a GPU is being changed, and return its record: from now on no claim gets anything of it.
 
-        `user` returns, with the lock held, who has something of it. Raises GpuInUseError if somebody has.
+        `user` returns, with the lock held, who has something of it. Raises InUseError if somebody has.
         """
         with self._lock.hold():
             found = user()
             if found is not None:
-                raise GpuInUseError(found)
+                raise InUseError(found)
             record: R = self._read().of(gpu).changed_to(layout)
             self._note(gpu, record)
         return record

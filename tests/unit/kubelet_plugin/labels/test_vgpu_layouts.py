@@ -16,18 +16,20 @@ import pytest
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
-from dracaena.api.names import DeviceName
+from dracaena.api.names import DeviceName, vgpu_layout_key
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuLayout, VgpuLayouts, read_vgpu_layouts
 from dracaena.kubelet_plugin.discovery.vm.vgpus import existing_vgpus
-from dracaena.kubelet_plugin.layouts.rounds import SETTLE_S, LayoutPorts, LayoutReport, LayoutState
-from dracaena.kubelet_plugin.layouts.vgpu_rounds import VgpuRounds
+from dracaena.kubelet_plugin.labels.follower import SETTLE_S, LabelFollower, LabelPorts, LabelReport, LabelState
+from dracaena.kubelet_plugin.labels.vgpu_layouts import VgpuLayoutsOfNode
 from support.clock import FakeClock
 from support.killed_steps import StopError
 from support.passthrough import NO_GPUS
+from support.plugin import DRIVER
 from support.seeds import sampled
 from support.vgpu_layout_node import H200, T4, VgpuLayoutNode
 
+LABEL = vgpu_layout_key(DRIVER)
 UUID = "aa618089-8b16-4d01-a136-25a0f3c73123"
 FILE: dict[str, Any] = {
     "version": "v1",
@@ -63,7 +65,7 @@ class Node:
         self.name: str | None = ""
         self.withheld: set[str] | None = None
         self.published: set[str] = set()
-        self.told: list[LayoutReport | None] = []
+        self.told: list[LabelReport | None] = []
         self.claims: dict[str, tuple[str, bool]] = {}
         self.plant: Callable[[], None] = lambda: None
         self.start()
@@ -71,23 +73,24 @@ class Node:
     def start(self, step: Callable[[str], None] = lambda _what: None, boot: str = "boot-1") -> None:
         self.node.start(step, boot)
         self.withheld = None
-        ports = LayoutPorts(
-            name=lambda: self.name,
+        ports = LabelPorts(
+            key=LABEL,
+            default="",
+            labels=lambda: None if self.name is None else {LABEL: self.name},
             withhold=self._withhold,
             is_withheld=lambda gpu: gpu in self.published,
             read_soon=lambda: None,
             tell=self.told.append,
         )
         users: Any = self
-        self.rounds = VgpuRounds(
+        self.row = VgpuLayoutsOfNode(
             self.node.changes,
             self.node.journals,
             users,
-            ports,
-            self.clock,
             read_layouts=self._read_layouts,
             read_gpus=self.node.gpus,
         )
+        self.follower = LabelFollower(self.row, ports, self.clock)
         self.plant()
         self.read()
 
@@ -114,17 +117,17 @@ class Node:
         return replace(NO_GPUS, passthrough=(), vgpus=found.vgpus, vgpu_parents=frozenset(map(str, found.parents)))
 
     def read(self) -> None:
-        self.rounds.take(self.machine())
+        self.follower.take(self.machine())
 
     def publish(self) -> None:
         if self.withheld is not None:
             self.published = set(self.withheld)
 
-    def look(self) -> LayoutReport | None:
-        self.rounds.look()
+    def look(self) -> LabelReport | None:
+        self.follower.look()
         return self.told[-1]
 
-    def state(self) -> tuple[LayoutState, str]:
+    def state(self) -> tuple[LabelState, str]:
         report = self.look()
         assert report is not None
         return report.state, report.reason
@@ -140,7 +143,7 @@ class Node:
         self.settle()
         self.look()
         self.read()
-        assert self.state() == (LayoutState.APPLIED, "")
+        assert self.state() == (LabelState.APPLIED, "")
 
     def counts(self) -> dict[str, dict[str, int]]:
         return {gpu: self.node.counts(gpu) for gpu in (T4, H200)}
@@ -154,7 +157,7 @@ def node(tmp_path: Path) -> Node:
 def test_idle_gpus_are_withheld_changed_and_given_back_once_they_were_read(node: Node) -> None:
     node.name = "small"
     assert node.state() == (
-        LayoutState.PENDING,
+        LabelState.PENDING,
         "; ".join(f"the devices of {gpu} are being withheld" for gpu in (f"GPU 0 ({T4})", f"GPU 1 ({H200})")),
     )
     assert node.withheld == {T4, H200}
@@ -166,7 +169,7 @@ def test_idle_gpus_are_withheld_changed_and_given_back_once_they_were_read(node:
     assert node.counts() == WANTED["small"]
     assert node.node.journals.changing() == {T4, H200}
     node.read()
-    assert node.state() == (LayoutState.APPLIED, "")
+    assert node.state() == (LabelState.APPLIED, "")
     assert (node.withheld, node.node.is_at_rest()) == (set(), True)
 
 
@@ -176,9 +179,9 @@ def test_a_type_of_several_words_is_read_as_the_file_calls_it(node: Node) -> Non
     called.write_text("NVIDIA RTX 6000 T4-1B\n")
     node.node.vgpus.create(T4, 222, UUID)
     node.read()
-    gpus = node.rounds._gpus()
+    gpus = node.row.things(node.machine())
     assert gpus is not None
-    assert node.rounds._is_read(gpus[T4], VgpuLayout("mine", {"T4-1B": 1}))
+    assert node.row.is_read(gpus[T4], VgpuLayout("mine", {"T4-1B": 1}))
 
 
 def test_another_layout_waits_for_claims_and_open_vgpus_of_each_gpu_alone(node: Node) -> None:
@@ -192,12 +195,12 @@ def test_another_layout_waits_for_claims_and_open_vgpus_of_each_gpu_alone(node: 
     node.read()
     del node.claims["default/vm"]
     node.node.open(first)
-    assert node.state() == (LayoutState.PENDING, f"vGPU {first} of GPU 0 ({T4}) is open in qemu-kvm (PID 4711)")
+    assert node.state() == (LabelState.PENDING, f"vGPU {first} of GPU 0 ({T4}) is open in qemu-kvm (PID 4711)")
     assert node.withheld == {T4}
     node.node.close(first)
     node.look()
     node.read()
-    assert node.state() == (LayoutState.APPLIED, "")
+    assert node.state() == (LabelState.APPLIED, "")
     assert node.counts() == WANTED["large"]
 
 
@@ -206,7 +209,7 @@ def test_a_pod_that_was_given_one_before_is_waited_for(node: Node) -> None:
     node.claims["default/vm"] = (next(iter(node.node.there(T4))), False)
     node.name = "none"
     node.settle()
-    assert node.state() == (LayoutState.PENDING, f"claim default/vm has a vGPU of {T4}")
+    assert node.state() == (LabelState.PENDING, f"claim default/vm has a vGPU of {T4}")
 
 
 def test_what_is_as_it_should_be_is_taken_over_whoever_made_it(node: Node) -> None:
@@ -214,7 +217,7 @@ def test_what_is_as_it_should_be_is_taken_over_whoever_made_it(node: Node) -> No
     node.node.vgpus.set_type(f"{H200[:-4]}04.2", 1428)
     node.read()
     node.name = "large"
-    assert node.state() == (LayoutState.APPLIED, "")
+    assert node.state() == (LabelState.APPLIED, "")
     assert node.withheld == set()
 
 
@@ -223,7 +226,7 @@ def test_what_others_made_is_told_and_the_other_gpus_go_on(node: Node) -> None:
     node.name = "small"
     node.settle()
     state, reason = node.state()
-    assert state is LayoutState.FAILED
+    assert state is LabelState.FAILED
     assert reason.startswith(f"GPU 0 ({T4}) has vGPUs that no layout made ({UUID})")
     assert node.withheld == {H200}, "nobody could change it, so it is not withheld"
     assert node.counts() == {T4: {"T4-1B": 1}, H200: {"H200X-1-18C": 3}}
@@ -240,7 +243,7 @@ def test_an_index_means_the_gpu_that_had_it_first_and_no_other_that_moves_up(tmp
     node.read()
     node.name = "emptied"
     node.settle()
-    assert node.state()[0] is LayoutState.FAILED
+    assert node.state()[0] is LabelState.FAILED
     assert node.node.counts(H200) == WANTED["large"][H200]
 
 
@@ -248,10 +251,10 @@ def test_a_layout_that_cannot_be_had_changes_nothing(node: Node) -> None:
     node.bring("small")
     node.name = "no-type"
     words = f"layout no-type: entry 1: GPU 0 ({T4}) has no vGPU type T4-9Q, it has T4-1B, T4-2Q"
-    assert node.state() == (LayoutState.FAILED, words)
+    assert node.state() == (LabelState.FAILED, words)
     node.name = "nowhere"
     assert node.state() == (
-        LayoutState.FAILED, "there is no layout 'nowhere'; the file has emptied, first, large, no-type, none, small"
+        LabelState.FAILED, "there is no layout 'nowhere'; the file has emptied, first, large, no-type, none, small"
     )  # fmt: skip
     assert (node.withheld, node.counts()) == (set(), WANTED["small"])
 
@@ -263,11 +266,11 @@ def test_a_gpu_whose_layout_the_kernel_refuses_is_told_and_tried_again(node: Nod
     node.name = "large"
     node.settle()
     state, reason = node.state()
-    assert (state, "the kernel refuses 1 in /sys/bus/mdev/devices" in reason) == (LayoutState.FAILED, True)
+    assert (state, "the kernel refuses 1 in /sys/bus/mdev/devices" in reason) == (LabelState.FAILED, True)
     node.node.vgpus.close(stranger)
     node.look()
     node.read()
-    assert node.state() == (LayoutState.APPLIED, "")
+    assert node.state() == (LabelState.APPLIED, "")
 
 
 def begun_and_killed(node: Node, before: str, number: int = 0) -> None:
@@ -311,7 +314,7 @@ def test_a_layout_that_the_kernel_refuses_after_a_kill_is_no_longer_begun(node: 
     node.name = "large"
     begun_and_killed(node, "before writing bus/")
     node.node.vgpus.write = refuse  # type: ignore[method-assign]
-    assert node.state()[0] is LayoutState.FAILED
+    assert node.state()[0] is LabelState.FAILED
     assert (node.counts(), node.node.is_at_rest()) == (WANTED["small"], True)
 
 
@@ -332,7 +335,7 @@ def test_a_layout_of_which_something_was_written_is_brought_to_its_end_without_i
     node.name = "large"
     begun_and_killed(node, "before writing bus/", 1)
     node.name = ""
-    assert node.state()[0] is LayoutState.PENDING
+    assert node.state()[0] is LabelState.PENDING
     assert node.counts() == {**WANTED["small"], T4: {"T4-1B": 1}}
 
 
@@ -352,14 +355,14 @@ def test_a_label_that_is_taken_away_leaves_all_as_it_is(node: Node) -> None:
     assert (node.counts(), node.withheld) == (WANTED["small"], set())
     node.name = None
     told = len(node.told)
-    node.rounds.look()
+    node.follower.look()
     assert len(node.told) == told, "what is to be is not known"
 
 
 def test_nothing_is_looked_at_before_the_first_reading(node: Node) -> None:
-    node.rounds._machine = None
+    node.follower._machine = None
     node.name = "small"
-    node.rounds.look()
+    node.follower.look()
     assert node.told == []
 
 
@@ -435,7 +438,7 @@ class Chance:
 
     def look(self) -> None:
         with suppress(DracaenaError):
-            self.node.rounds.look()
+            self.node.follower.look()
         if self.rng.random() < 0.8:
             self.node.publish()
         self.node.clock.advance(self.rng.choice((1.0, SETTLE_S)))
@@ -488,7 +491,7 @@ def test_no_vgpu_in_use_is_removed_and_the_layout_is_there_in_the_end(tmp_path: 
     assert chance.removed_in_use == []
     name = chance.come_to_an_end()
     node = chance.node
-    assert node.told[-1] == LayoutReport(name, LayoutState.APPLIED, "")
+    assert node.told[-1] == LabelReport(name, LabelState.APPLIED, "")
     assert {gpu: node.counts()[gpu] for gpu in WANTED[name]} == WANTED[name]
     assert (node.withheld, node.node.is_at_rest()) == (set(), True)
     for gpu in (T4, H200):
@@ -500,7 +503,7 @@ def test_the_search_finds_a_plugin_that_does_not_ask_who_has_a_vgpu(tmp_path: Pa
     """Planted: claims are not asked for, nor who has one open."""
 
     def careless(node: Node) -> None:
-        node.rounds._users = nobody()
+        node.row._users = nobody()
         node.node.look = lambda _identity: []
 
     def removes_one_in_use(seed: int) -> bool:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from dracaena.host.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.layouts.journals import GpuInUseError, LayoutJournals
+from dracaena.kubelet_plugin.labels.follower import InUseError
+from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
 from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL, GpuRecord, MadeInstance
 from support.layout_node import layout
 from support.plugin import ThreadLock
@@ -29,7 +30,7 @@ def test_another_process_reads_what_one_has_written(tmp_path: Path) -> None:
 
 def test_nothing_is_begun_on_a_gpu_that_somebody_has(tmp_path: Path) -> None:
     one = journals(tmp_path)
-    with pytest.raises(GpuInUseError, match="claim a/b has it"):
+    with pytest.raises(InUseError, match="claim a/b has it"):
         one.begin("GPU-1", layout(g1=7), lambda: "claim a/b has it")
     assert one.changing() == frozenset()
     assert not (tmp_path / JOURNAL).exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from dracaena.api.confidential import cc_mode_label
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import passthrough_device_name
-from dracaena.kubelet_plugin.cc_modes.modes import AGAIN_S, SETTLE_S, CcModes, ModePorts, ModeReport, ModeState
+from dracaena.kubelet_plugin.labels.cc_modes import AGAIN_S, CcModePorts, CcModes
+from dracaena.kubelet_plugin.labels.follower import SETTLE_S, LabelFollower, LabelPorts, LabelReport, LabelState
+from dracaena.kubelet_plugin.node.devices import EVERY_GPU
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeStep
 from support.cc_mode_node import BOUND, GUEST, HOST, CcNode
 from support.clock import FakeClock
@@ -23,7 +25,7 @@ from support.page_cluster import divided_machine
 from support.plugin import DRIVER
 
 LABEL = cc_mode_label(DRIVER)
-DONE = "done; published once the GPUs have been read again"
+DONE = "this node is done; published once the driver has been read again"
 
 
 @dataclass
@@ -61,8 +63,9 @@ class Watched:
     shown: bool | None = None
     """Whether the API server shows the taint; None: as soon as it is withheld."""
     asked_to_read: int = 0
-    told: list[ModeReport | None] = field(default_factory=list)
-    modes: CcModes = field(init=False)
+    told: list[LabelReport | None] = field(default_factory=list)
+    row: CcModes = field(init=False)
+    modes: LabelFollower[Any, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.start()
@@ -71,26 +74,33 @@ class Watched:
         """Begin another process of the plugin."""
         self.node.start()
         self.withheld = None
-        ports = ModePorts(
+        asked = CcModePorts(
             label=LABEL,
-            labels=lambda: self.labels,
             missing_program=self.node.program.missing,
             read_bus=self.node.drivers.read,
             runs_confidential_guests=lambda: self.capable_host,
             keeps_mig_devices=self.keeps_mig,
             unclaimed=lambda: self.unclaimed,
             driver_refusal=lambda: self.refusal,
+            read_soon=self._read_soon,
+        )
+        ports = LabelPorts(
+            key=LABEL,
+            default=None,
+            labels=lambda: self.labels,
             withhold=self._withhold,
-            is_withheld=lambda: bool(self.withheld) if self.shown is None else self.shown,
+            is_withheld=lambda _node: bool(self.withheld) if self.shown is None else self.shown,
             read_soon=self._read_soon,
             tell=self.told.append,
         )
         users: Any = self.users
-        self.modes = CcModes(self.node.changes, self.node.journals, users, ports, self.clock)
+        self.row = CcModes(self.node.changes, self.node.journals, users, asked, self.clock)
+        self.modes = LabelFollower(self.row, ports, self.clock)
         self.read()
 
-    def _withhold(self, withheld: bool) -> None:
-        self.withheld = withheld
+    def _withhold(self, names: Collection[str]) -> None:
+        assert set(names) <= {EVERY_GPU}
+        self.withheld = bool(names)
 
     def keeps_all(self) -> bool:
         """Whether all devices are withheld; that none is has been said, too."""
@@ -106,11 +116,11 @@ class Watched:
     def ask(self, mode: str | None) -> None:
         self.labels = {} if mode is None else {LABEL: mode}
 
-    def look(self) -> ModeReport | None:
+    def look(self) -> LabelReport | None:
         self.modes.look()
         return self.told[-1]
 
-    def state(self) -> tuple[ModeState, str]:
+    def state(self) -> tuple[LabelState, str]:
         report = self.look()
         assert report is not None
         return report.state, report.reason
@@ -121,7 +131,7 @@ class Watched:
         self.look()
         self.clock.advance(SETTLE_S)
 
-    def settled(self) -> ModeReport | None:
+    def settled(self) -> LabelReport | None:
         """Look, and read what there is then, until nothing changes any more."""
         self.settle()
         for _ in range(4):
@@ -151,7 +161,7 @@ def test_without_a_label_nothing_is_withheld_asked_or_told(watched: Watched) -> 
 
 def test_gpus_that_are_in_the_mode_are_left_alone(watched: Watched) -> None:
     watched.ask("off")
-    assert watched.state() == (ModeState.APPLIED, "")
+    assert watched.state() == (LabelState.APPLIED, "")
     assert not watched.keeps_all()
     assert (watched.node.program.queries, watched.node.program.switches) == ([GUEST], [])
     watched.look()
@@ -167,7 +177,7 @@ def test_a_taint_that_was_lost_meanwhile_is_waited_for_anew(watched: Watched) ->
     assert "waiting for pods that already have one" in watched.state()[1]
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "off")
     watched.clock.advance(SETTLE_S)
-    assert watched.state() == (ModeState.PENDING, DONE)
+    assert watched.state() == (LabelState.PENDING, DONE)
 
 
 def test_the_gpus_are_switched_when_their_taint_was_seen_for_a_while_and_published_when_they_were_read(
@@ -176,7 +186,7 @@ def test_the_gpus_are_switched_when_their_taint_was_seen_for_a_while_and_publish
     watched.ask("on")
     watched.shown = False
     assert watched.state() == (
-        ModeState.PENDING,
+        LabelState.PENDING,
         "the mode of 2 of 2 GPUs is off; the devices of this node are being withheld",
     )
     assert watched.keeps_all()
@@ -188,19 +198,19 @@ def test_the_gpus_are_switched_when_their_taint_was_seen_for_a_while_and_publish
     watched.look()
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "off")
     watched.clock.advance(1)
-    assert watched.state() == (ModeState.PENDING, DONE)
+    assert watched.state() == (LabelState.PENDING, DONE)
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "on")
     assert watched.node.bound() == BOUND
     watched.machine = machine_of("on")
     watched.read()
-    assert watched.state() == (ModeState.PENDING, DONE), "this one may have been begun before"
+    assert watched.state() == (LabelState.PENDING, DONE), "this one may have been begun before"
     assert watched.node.journals.refusal() is not None
     watched.read()
-    assert watched.state() == (ModeState.APPLIED, "")
+    assert watched.state() == (LabelState.APPLIED, "")
     assert not watched.keeps_all()
     assert watched.node.journals.refusal() is None
     assert watched.asked_to_read > 0
-    assert watched.state() == (ModeState.APPLIED, "")
+    assert watched.state() == (LabelState.APPLIED, "")
 
 
 @pytest.mark.parametrize("who", ["has_prepared", "has_allocated"])
@@ -210,7 +220,7 @@ def test_claims_that_have_a_gpu_and_claims_that_were_given_one_are_waited_for(wa
     watched.settle()
     state, why = watched.state()
     assert (state, why) == (
-        ModeState.PENDING,
+        LabelState.PENDING,
         "the mode of 2 of 2 GPUs is off; claim a/b has a GPU of this node",
     )
     assert watched.keeps_all()
@@ -225,14 +235,14 @@ def test_a_gpu_that_is_about_to_be_given_back_from_vfio_is_waited_for(watched: W
     watched.ask("on")
     watched.unclaimed = "VFIO has it for a claim that has ended"
     watched.settle()
-    assert watched.state() == (ModeState.PENDING, f"the mode of 2 of 2 GPUs is off; {watched.unclaimed}")
+    assert watched.state() == (LabelState.PENDING, f"the mode of 2 of 2 GPUs is off; {watched.unclaimed}")
     assert (watched.keeps_all(), watched.node.closed) == (True, [])
     looked: list[str | None] = [None, watched.unclaimed]  # it broke between the look and the lock
-    watched.modes._ports = replace(watched.modes._ports, unclaimed=lambda: looked.pop(0))
-    assert watched.state() == (ModeState.PENDING, watched.unclaimed)
+    watched.row._ports = replace(watched.row._ports, unclaimed=lambda: looked.pop(0))
+    assert watched.state() == (LabelState.PENDING, watched.unclaimed)
     assert (watched.node.program.switches, watched.node.journals.read().change) == ([], None)
     assert watched.keeps_all()
-    watched.modes._ports = replace(watched.modes._ports, unclaimed=lambda: None)
+    watched.row._ports = replace(watched.row._ports, unclaimed=lambda: None)
     watched.look()
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "on")
 
@@ -242,7 +252,7 @@ def test_who_has_a_gpu_open_is_named_and_nvml_is_not_closed_again_for_a_minute(w
     watched.node.bus.open_by[HOST] = [17]
     watched.settle()
     state, reason = watched.state()
-    assert (state, f"{HOST} is open in python (PID 17): " in reason) == (ModeState.PENDING, True)
+    assert (state, f"{HOST} is open in python (PID 17): " in reason) == (LabelState.PENDING, True)
     assert watched.keeps_all()
     watched.node.bus.open_by.clear()
     assert "PID 17" in watched.state()[1]
@@ -281,7 +291,7 @@ def refuse(watched: Watched, change: Callable[[Watched], object], words: str) ->
     for _ in range(3):
         watched.clock.advance(SETTLE_S)
         state, why = watched.state()
-        assert state is ModeState.FAILED
+        assert state is LabelState.FAILED
         assert words in why
         assert not watched.keeps_all()
     assert watched.node.closed == []
@@ -318,7 +328,7 @@ def test_what_cannot_be_is_refused_before_anything_is_withheld(
 def test_a_program_that_is_not_there_is_told_before_anything_is_withheld(watched: Watched) -> None:
     watched.ask("on")
     watched.node.program.is_gone = "no such file"
-    assert watched.state() == (ModeState.FAILED, "no such file")
+    assert watched.state() == (LabelState.FAILED, "no such file")
     assert not watched.keeps_all()
 
 
@@ -328,7 +338,7 @@ def test_switching_off_asks_nothing_of_the_host_or_the_driver(watched: Watched) 
     watched.capable_host, watched.machine = False, machine_of("on", capable=None)
     watched.ask("off")
     watched.start()
-    assert watched.settled() == ModeReport("off", ModeState.APPLIED)
+    assert watched.settled() == LabelReport("off", LabelState.APPLIED)
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "off")
 
 
@@ -350,14 +360,14 @@ def test_a_label_that_is_set_anew_has_gpus_asked_again_that_somebody_else_may_ha
     watched.machine = machine_of("on")
     watched.start()
     watched.ask("on")
-    assert watched.settled() == ModeReport("on", ModeState.APPLIED)
+    assert watched.settled() == LabelReport("on", LabelState.APPLIED)
     watched.node.hardware.set(GUEST, mode="off")
-    assert watched.settled() == ModeReport("on", ModeState.APPLIED), "nobody has said that it was changed"
+    assert watched.settled() == LabelReport("on", LabelState.APPLIED), "nobody has said that it was changed"
     watched.users.of_guest = "claim a/b"
     watched.ask(None)
     watched.look()
     watched.ask("on")
-    assert watched.look() == ModeReport("on", ModeState.APPLIED), "nobody else can have changed it"
+    assert watched.look() == LabelReport("on", LabelState.APPLIED), "nobody else can have changed it"
     watched.users.of_guest = None
     watched.ask(None)
     watched.look()
@@ -383,7 +393,7 @@ def test_a_mode_that_failed_is_not_tried_again_before_the_label_was_taken_away(w
     watched.node.hardware.faults({HOST: "lies"})
     report = watched.settled()
     assert report is not None
-    assert report.state is ModeState.FAILED
+    assert report.state is LabelState.FAILED
     assert f"GPU at {HOST} is in mode off after it was reset, expected on" in report.reason
     assert "remove the label and set it again" in report.reason
     assert watched.withheld is False, "all are back in the mode of before"
@@ -396,7 +406,7 @@ def test_a_mode_that_failed_is_not_tried_again_before_the_label_was_taken_away(w
     watched.ask(None)
     watched.look()
     watched.ask("on")
-    assert watched.settled() == ModeReport("on", ModeState.APPLIED)
+    assert watched.settled() == LabelReport("on", LabelState.APPLIED)
 
 
 def test_gpus_that_are_in_two_modes_are_given_to_nobody_until_the_label_is_set_again(watched: Watched) -> None:
@@ -404,7 +414,7 @@ def test_gpus_that_are_in_two_modes_are_given_to_nobody_until_the_label_is_set_a
     watched.node.hardware.faults({GUEST: "fails"})
     watched.settle()
     state, why = watched.state()
-    assert state is ModeState.FAILED
+    assert state is LabelState.FAILED
     assert "No claim gets a GPU of this node" in why
     assert watched.keeps_all()
     for _ in range(2):
@@ -416,7 +426,7 @@ def test_gpus_that_are_in_two_modes_are_given_to_nobody_until_the_label_is_set_a
     watched.ask(None)
     assert watched.state() == (state, why)
     watched.ask("on")
-    assert watched.settled() == ModeReport("on", ModeState.APPLIED)
+    assert watched.settled() == LabelReport("on", LabelState.APPLIED)
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "on")
     assert not watched.keeps_all()
 
@@ -425,7 +435,7 @@ def test_a_change_that_was_begun_is_finished_by_the_next_process_whatever_the_la
     watched.node.journals.begin("on", BOUND, lambda: None)
     watched.ask(None)
     watched.start()
-    assert watched.state() == (ModeState.PENDING, DONE)
+    assert watched.state() == (LabelState.PENDING, DONE)
     assert watched.keeps_all()
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "on")
     watched.read()
@@ -439,7 +449,7 @@ def test_a_change_whose_program_is_gone_says_so_and_touches_no_driver(watched: W
     watched.node.journals.begin("on", BOUND, lambda: None)
     watched.start()
     watched.node.program.is_gone = "setting cc-mode-tool is empty"
-    assert watched.state() == (ModeState.FAILED, "setting cc-mode-tool is empty")
+    assert watched.state() == (LabelState.FAILED, "setting cc-mode-tool is empty")
     assert watched.keeps_all()
     assert watched.node.bound() == BOUND
 
@@ -450,14 +460,14 @@ def test_a_driver_that_refuses_the_new_mode_gets_its_gpu_back_when_the_label_say
     watched.ask("on")
     watched.node.bus.refusing["nvidia"] = errno.EIO
     watched.settle()
-    assert watched.state()[0] is ModeState.FAILED
+    assert watched.state()[0] is LabelState.FAILED
     assert watched.keeps_all()
     change = watched.node.journals.read().change
     assert change is not None
     assert change.step is ModeStep.BINDING
     watched.node.bus.refusing.clear()
     watched.ask("off")
-    assert watched.settled() == ModeReport("off", ModeState.APPLIED)
+    assert watched.settled() == LabelReport("off", LabelState.APPLIED)
     assert watched.node.bound() == BOUND
 
 
@@ -476,9 +486,9 @@ def test_mig_devices_of_an_admin_are_not_ended(tmp_path: Path) -> None:
 
 def test_gpus_that_are_in_the_mode_already_need_neither_the_host_nor_the_program(watched: Watched) -> None:
     watched.ask("on")
-    assert watched.settled() == ModeReport("on", ModeState.APPLIED)
+    assert watched.settled() == LabelReport("on", LabelState.APPLIED)
     watched.capable_host, watched.node.program.is_gone = False, "no such file"
-    assert watched.state() == (ModeState.APPLIED, "")
+    assert watched.state() == (LabelState.APPLIED, "")
 
 
 def test_of_two_instances_each_waits_for_its_own_readings_and_one_ends_the_change(watched: Watched) -> None:
@@ -486,13 +496,13 @@ def test_of_two_instances_each_waits_for_its_own_readings_and_one_ends_the_chang
     watched.settle()
     watched.look()
     other = Watched(watched.node, watched.labels, watched.users, watched.clock)
-    assert other.state() == (ModeState.PENDING, DONE)
+    assert other.state() == (LabelState.PENDING, DONE)
     for each in (watched, other):
         each.read()
         each.read()
-    assert other.state() == (ModeState.APPLIED, "")
+    assert other.state() == (LabelState.APPLIED, "")
     watched.ask("devtools")
-    assert watched.state()[0] is ModeState.PENDING
+    assert watched.state()[0] is LabelState.PENDING
     watched.settle()
-    assert watched.settled() == ModeReport("devtools", ModeState.APPLIED)
+    assert watched.settled() == LabelReport("devtools", LabelState.APPLIED)
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "devtools")

@@ -1,1 +1,0 @@
-"""GPUs in the mode of confidential computing that a label of the Node names."""

@@ -1,0 +1,1 @@
+"""What labels of the Node ask for: static MIG layouts, vGPU layouts and modes of confidential computing."""

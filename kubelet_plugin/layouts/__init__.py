@@ -1,1 +1,0 @@
-"""GPUs in the layouts that a label of the Node names: static MIG layouts and vGPU layouts."""
