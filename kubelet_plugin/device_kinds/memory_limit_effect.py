@@ -6,25 +6,29 @@ cgroup take.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from dracaena.api.names import PodUid
+from dracaena.api.names import DeviceName, PodUid
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
+
+_OF_POD: Final = "+"
+"""Between a GPU and a pod in the name of a limit."""
 
 FIRST_DRIVER: Final = 615
 """Major version of the first driver that has the call."""
 
-WAITS: Final = "waits"
-"""In an outcome: the pod has no cgroup yet, so nothing was limited."""
+_PLAIN_UID: Final = re.compile("[A-Za-z0-9-]{1,63}")
+"""UIDs of pods that the API server gives. A claim's status may name any others: they have no cgroup."""
 
 
 def memory_limit_effect(device: PreparedDevice, *, required: bool) -> Effect:
     """Return the effect of a share, without a pod. If it is not `required`, it is skipped where the driver cannot."""
     assert device.memory_bytes is not None
-    parameters: dict[str, Scalar] = {"gpu": device.uuid, "memory_bytes": device.memory_bytes, "required": required}
+    parameters: dict[str, Scalar] = {"memory_bytes": device.memory_bytes, "required": required}
     return Effect(MEMORY_LIMIT, device.physical_gpu, device.device, device.share_id, parameters)
 
 
@@ -37,8 +41,8 @@ def for_pods(effects: Iterable[Effect], pods: Sequence[PodUid]) -> tuple[Effect,
 
 
 def _of_each(effect: Effect, pods: Sequence[PodUid]) -> Iterable[Effect]:
-    for pod in dict.fromkeys(pods):
-        yield Effect(effect.kind, effect.gpu, effect.device, effect.share_id, {**effect.parameters, "pod_uid": pod})
+    for pod in filter(_PLAIN_UID.fullmatch, dict.fromkeys(pods)):
+        yield dataclasses.replace(effect, thing=f"{effect.gpu}{_OF_POD}{pod}")
 
 
 def is_memory_limit(effect: Effect) -> bool:
@@ -48,12 +52,13 @@ def is_memory_limit(effect: Effect) -> bool:
 
 def pod_of(effect: Effect) -> PodUid:
     """Return the pod whose cgroup a memory limit is on."""
-    return PodUid(str(effect.parameters["pod_uid"]))
+    return limited_gpu_and_pod(effect.thing)[1]
 
 
-def is_settled(effect: Effect) -> bool:
-    """Whether a memory limit was made, as far as it can be."""
-    return effect.outcome is not None and WAITS not in effect.outcome
+def limited_gpu_and_pod(thing: str) -> tuple[DeviceName, PodUid]:
+    """Return the GPU and the pod that the name of a limit says."""
+    gpu, _, pod = thing.partition(_OF_POD)
+    return DeviceName(gpu), PodUid(pod)
 
 
 def wanted_limits(limits: Sequence[Effect], users: Sequence[PodUid], ended: Iterable[PodUid]) -> tuple[Effect, ...]:

@@ -96,9 +96,11 @@ def plan_claim(
     else:
         effects += partitions  # last: what is bound to VFIO leaves its partition before it is bound back
     consumers = _consumers(claim)
-    if not consumers and any(is_memory_limit(effect) and effect.parameters["required"] for effect in effects):
+    wanted = for_pods(effects, consumers)
+    needed = any(is_memory_limit(effect) and effect.parameters["required"] for effect in effects)
+    if needed and not any(map(is_memory_limit, wanted)):
         reasons.append(f"claim {reference} is reserved for no pod (status.reservedFor) whose memory could be limited")
-    plan = PreparedClaim(reference, tuple(devices), consumers, effects=for_pods(effects, consumers))
+    plan = PreparedClaim(reference, tuple(devices), consumers, effects=wanted)
     reasons += [f"the allocation of claim {reference} has a wrong count: {each}" for each in overdrawn(plan, (), pool)]
     return Refusal(tuple(reasons)) if reasons else plan
 

@@ -190,18 +190,12 @@ class ClaimEffects:
         self._undo(uid, left_s, keep=())
         _raise_first(self._engine.settle(self._noted(uid), ForClaim(ends=uid), left_s).problems)
 
-    def follow(
-        self,
-        uid: ClaimUid,
-        wanted: Sequence[Effect],
-        of_kind: Callable[[Effect], bool],
-        is_settled: Callable[[Effect], bool],
-    ) -> bool:
-        """Bring the effects of one kind, one that containers do not see, to what is wanted now; their GPUs must be
-        held.
+    def follow(self, uid: ClaimUid, wanted: Sequence[Effect], of_kind: Callable[[Effect], bool]) -> bool:
+        """Bring the things of some kinds, which containers do not see, to what a claim wants of them now, again if they
+        are; their GPUs must be held.
 
         Only changes prepared claims: of a claim that is set aside or being prepared, nothing changes and the answer is
-        False. Makes effects that are not settled (again). Raises DracaenaError at the first that cannot be made.
+        False. Raises DracaenaError at the first that cannot be settled.
         """
         with self._claims.hold():
             checkpoint = self._claims.current_of(uid)
@@ -213,15 +207,8 @@ class ClaimEffects:
             new = [effect for effect in wanted if not is_among(effect, known)]
             if new:
                 self._claims.journal(checkpoint, [*known, *new])
-        due = [effect for effect in (*known, *new) if is_among(effect, wanted) and not is_settled(effect)]
-        for effect in due:
-            if effect.kind in self._engine.kinds:
-                self._settle([effect], ForClaim(begins=uid), _unlimited)
-                continue
-            outcome = self._apply(uid, effect)
-            self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
-        ended = [effect for effect in known if of_kind(effect) and not is_among(effect, wanted)]
-        self._undo_each(uid, ended, _unlimited)
+        self._settle(wanted, ForClaim(begins=uid), _unlimited)
+        self._undo(uid, _unlimited, keep=[*wanted, *(effect for effect in known if not of_kind(effect))])
         return True
 
     def _undo(self, uid: ClaimUid, left_s: LeftS, keep: Sequence[Effect]) -> None:

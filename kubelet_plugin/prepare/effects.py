@@ -52,6 +52,8 @@ class Effect:
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     outcome: Mapping[str, Scalar] | None = None
     """What making it returned, such as the number of what was made. None: it may or may not have been made."""
+    thing: str = ""
+    """Name of what is changed, where that is not named like `device` (changes.change.Thing)."""
 
     @property
     def leaves_nothing(self) -> bool:

@@ -107,7 +107,7 @@ class EffectRenewal:
         try:
             with self._effects.hold(uid, lambda: GPU_WAIT_S):
                 made = [effect for effect in self._effects.of(uid) if _is_forgotten(effect)]
-                return self._effects.follow(uid, made, _is_forgotten, lambda _effect: False)
+                return self._effects.follow(uid, made, _is_forgotten)
         except (GpusBusyError, StoppedError):
             return False  # the next look may get the GPUs, and the next instance of the plugin looks first thing
         except GpuGoneError as error:  # a taint says that it is gone, or that the driver is being released

@@ -20,7 +20,6 @@ from dracaena.api.objects import Pod
 from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import (
     is_memory_limit,
-    is_settled,
     pod_of,
     wanted_limits,
 )
@@ -78,6 +77,7 @@ class PodLimits:
         self._cgroups = cgroups
         self._troubles = ShareTroubles(tell, NOT_LIMITED, "memory limits of pods are not settled yet")
         self._pauses_s: dict[str, float] = {}  # claim UID → how long it can wait for the next look
+        self._settled: dict[str, object] = {}  # claim UID → its limits and their cgroups when they were settled
         self._started = False
         self._worker = Worker("pod-limits", self._run, clock)
 
@@ -108,6 +108,7 @@ class PodLimits:
         uids = {claim.claim.uid for claim in prepared}
         self._troubles.keep(uids)
         self._pauses_s = {uid: pause_s for uid, pause_s in self._pauses_s.items() if uid in uids}
+        self._settled = {uid: settled for uid, settled in self._settled.items() if uid in uids}
         settled = [self._settle(claim) for claim in prepared]
         return all(settled)
 
@@ -116,24 +117,23 @@ class PodLimits:
         limits = [effect for effect in claim.effects if is_memory_limit(effect)]
         users = [pod for pod in self._pods_of(claim) if may_run(pod)]
         wanted = wanted_limits(limits, [PodUid(pod.metadata.uid) for pod in users], self._ended(limits))
-        same = len(wanted) == len(limits) and all(is_among(effect, limits) for effect in wanted)
-        if same and all(map(is_settled, limits)):
-            self._pauses_s[claim.claim.uid] = LOOK_EVERY_S
-            return True
+        uid, cgroups = claim.claim.uid, [self._cgroups.of_pod(pod_of(effect)) for effect in wanted]
+        is_same = len(wanted) == len(limits) and all(is_among(effect, limits) for effect in wanted)
         try:
-            with self._effects.hold(claim.claim.uid, lambda: GPU_WAIT_S):
-                self._effects.follow(claim.claim.uid, wanted, is_memory_limit, is_settled)
+            if not is_same or self._settled.get(uid) != (wanted, cgroups):
+                with self._effects.hold(uid, lambda: GPU_WAIT_S):
+                    self._effects.follow(uid, wanted, is_memory_limit)
         except GpusBusyError:
-            self._pauses_s[claim.claim.uid] = AGAIN_S  # nothing is wrong: the next look may have the GPU
+            self._pauses_s[uid] = AGAIN_S  # nothing is wrong: the next look may have the GPU
             return False
         except StoppedError:
             return False  # nothing to report: the next instance of the plugin looks first thing
         except DracaenaError as error:
             self._fail(claim, users, str(error))
             return False
-        waits = any(self._cgroups.of_pod(pod_of(effect)) is None for effect in wanted)
-        self._pauses_s[claim.claim.uid] = AGAIN_S if waits else LOOK_EVERY_S
-        return not waits
+        self._settled[uid] = (wanted, cgroups)
+        self._pauses_s[uid] = AGAIN_S if None in cgroups else LOOK_EVERY_S
+        return None not in cgroups
 
     def _ended(self, limits: Sequence[Effect]) -> set[PodUid]:
         """Return the pods that have ended: as the watch shows, or unknown to it and without a cgroup."""

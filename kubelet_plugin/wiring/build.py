@@ -36,6 +36,7 @@ from dracaena.kubelet_plugin.adapters.kubelet.registration import registration_s
 from dracaena.kubelet_plugin.adapters.recorded.faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
+from dracaena.kubelet_plugin.changes.kinds.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.calls import ClaimCalls
 from dracaena.kubelet_plugin.claims.confidential_gate import confidential_gate
@@ -47,7 +48,6 @@ from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.publish.pool import PoolIdentity
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
-from dracaena.kubelet_plugin.effects.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.cache import node_cache

@@ -16,18 +16,18 @@ from dracaena.kubelet_plugin.adapters.files.mps_supervisor import supervisor_run
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.programs.nvidia_smi import NvidiaSmi
 from dracaena.kubelet_plugin.changes.change import AnyThingKind
+from dracaena.kubelet_plugin.changes.kinds.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.enforcement import NO_MEMORY_LIMITS, NO_TIME_SLICES, NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
 from dracaena.kubelet_plugin.effects.unclaimed_shares import UnclaimedShares
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, PodCgroups
-from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root
@@ -68,10 +68,9 @@ def share_means(
     recorded = settings.machine and not settings.driver_root
     smi = None if recorded else NvidiaSmi(seen_driver_root(settings), refusal=release.refusal, use=use)
     cgroups = Cgroups(settings.cgroup_root)
-    means: dict[str, EffectMeans] = {} if limiter is None else {MEMORY_LIMIT: MemoryLimits(limiter, cgroups)}
-    if supervisor is not None:
-        means[MPS_SHARE] = supervisor
-    kinds = () if smi is None else (TimeSlices(smi),)
+    means: dict[str, EffectMeans] = {} if supervisor is None else {MPS_SHARE: supervisor}
+    limits = () if limiter is None else (MemoryLimits(limiter, cgroups),)
+    slices = () if smi is None else (TimeSlices(smi),)
 
     def node() -> NodeEnforcement:
         return NodeEnforcement(
@@ -80,7 +79,7 @@ def share_means(
             memory_limits=NO_MEMORY_LIMITS if limiter is None else cgroups.problem(),
         )
 
-    return ShareMeans(means, kinds, kinds_on(node), supervisor, cgroups)
+    return ShareMeans(means, (*limits, *slices), kinds_on(node), supervisor, cgroups)
 
 
 def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:

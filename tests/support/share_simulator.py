@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
+from dracaena.kubelet_plugin.changes.kinds.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import pod_of
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
@@ -39,8 +39,8 @@ class ShareSimulator(UpdatedSimulator):
     def __post_init__(self) -> None:
         self.gpu_locks: dict[DeviceName, ThreadLock] = {}
         self.tree = CgroupTree(self.folder / "cgroup")
+        self.cgroups = Cgroups(str(self.tree.root))
         self.limiter, self.slices, self.opened = FakeLimiter(), FakeTimeSlices(), 0
-        self.broken = False
         super().__post_init__()
 
     def new_node(self, **more: Any) -> PluginNode:
@@ -48,8 +48,7 @@ class ShareSimulator(UpdatedSimulator):
         node = NodeEnforcement(memory_limits=None, time_slices=None)
         made: PluginNode = super().new_node(
             kind_of=kinds_on(lambda: node),
-            means={MEMORY_LIMIT: MemoryLimits(self.limiter, Cgroups(str(self.tree.root)))},
-            kinds=[TimeSlices(self.slices)],
+            kinds=[MemoryLimits(self.limiter, self.cgroups), TimeSlices(self.slices)],
             gpu_locks=self.gpu_locks,
             **more,
         )
@@ -97,7 +96,6 @@ class ShareSimulator(UpdatedSimulator):
 
     def break_checkpoint(self) -> None:
         self.older = None
-        self.broken = True
         super().break_checkpoint()
 
     def look(self) -> None:
@@ -143,22 +141,21 @@ class ShareSimulator(UpdatedSimulator):
         if effect.kind == TIME_SLICE:
             wanted: object = effect.parameters["interval"]
             seen: object = self.slices.intervals[gpu].value
-        elif effect.kind == MEMORY_LIMIT and "cgroup" in (effect.outcome or {}):
+        elif effect.kind == MEMORY_LIMIT and (cgroup := self.cgroups.of_pod(pod_of(effect))) is not None:
             mates = [each for each in made if (each.kind, each.gpu) == (MEMORY_LIMIT, effect.gpu)]
             wanted = sum(int(each.parameters["memory_bytes"]) for each in mates if pod_of(each) == pod_of(effect))
-            seen = self.limiter.limits.get((gpu, str((effect.outcome or {})["cgroup"])))
+            seen = self.limiter.limits.get((gpu, cgroup))
         else:
             return
         if wanted != seen:
             raise ViolationError(f"seed {self.seed}: {effect} is {wanted}, the driver has {seen}: {self.done}")
 
     def drain(self) -> None:
-        """As before, and a sweep for time slices of lost claims; then the driver must have nothing of any share. Where
-        a checkpoint broke, it may have limits: perhaps the checkpoint alone knew of them.
-        """
+        """As before, and a sweep for what lost claims had; then the driver must have nothing of any share."""
         super().drain()
         assert self.node is not None
-        self.node.engine.sweep(TIME_SLICE)
+        for kind in (MEMORY_LIMIT, TIME_SLICE):
+            self.node.engine.sweep(kind)
         left = [gpu for gpu, interval in self.slices.intervals.items() if interval is not TimeSliceInterval.DEFAULT]
-        if left or (self.limiter.limits and not self.broken):
+        if left or self.limiter.limits:
             raise ViolationError(f"seed {self.seed}: shares have ended, the driver has {left}, {self.limiter.limits}")

@@ -14,12 +14,12 @@ import pytest
 from dracaena.kubelet_plugin.changes import engine
 from dracaena.kubelet_plugin.changes.change import ThingPlan, wanted
 from dracaena.kubelet_plugin.changes.kinds import time_slices
+from dracaena.kubelet_plugin.changes.kinds.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.claims import last_guard
 from dracaena.kubelet_plugin.claims import reconciler as claim_reconciler
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
-from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.ports import KubeletView
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from dracaena.kubelet_plugin.store.claims import NodeClaims

@@ -13,8 +13,10 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.host.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.changes.change import ThingPlan
+from dracaena.kubelet_plugin.changes.change import Thing, ThingPlan
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import NotedVfioGpu, VfioGpus
+from dracaena.kubelet_plugin.changes.ledger import Ledger
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
 from support.damaged_node_simulator import FailingSteps
 from support.node_simulator import Crashed, ViolationError
 from support.played_hardware import PlayedDrivers, PlayedHardware, Trips
@@ -77,8 +79,18 @@ def notes_late(patch: pytest.MonkeyPatch, kind: type[Any], method: str) -> None:
     patch.setattr(WholeNodeSimulator, "kills", 20)
 
 
-def a_limit_is_noted_late(patch: pytest.MonkeyPatch) -> None:
-    notes_late(patch, PlayedHardware, "limit")
+def nothing_is_noted_of(patch: pytest.MonkeyPatch, kind: str) -> None:
+    write = Ledger.write
+
+    def kept(self: Ledger, thing: Thing, note: Any) -> None:
+        if thing.kind != kind:
+            write(self, thing, note)
+
+    patch.setattr(Ledger, "write", kept)
+
+
+def limits_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+    nothing_is_noted_of(patch, MEMORY_LIMIT)
 
 
 def a_driver_is_noted_late(patch: pytest.MonkeyPatch) -> None:
@@ -206,7 +218,7 @@ def specs_without_a_checkpoint_are_overlooked(patch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("plant", "found_by"),
     [
-        (a_limit_is_noted_late, 68),
+        (limits_are_not_noted, 2),
         (a_driver_is_noted_late, 120),
         (a_partition_is_noted_late, 4),
         (mig_instances_stay, 3),
@@ -220,7 +232,7 @@ def specs_without_a_checkpoint_are_overlooked(patch: pytest.MonkeyPatch) -> None
         (a_sound_card_is_not_noted, 0),
         (requests_stay, 5),
         (specs_stay, 0),
-        (a_reload_is_not_seen, 19),
+        (a_reload_is_not_seen, 80),
         (specs_without_a_checkpoint_are_overlooked, 1),
     ],
 )

@@ -17,12 +17,11 @@ from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
+from dracaena.kubelet_plugin.changes.kinds.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
-from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
-from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.upkeep.effect_renewal import NOT_ENFORCED, EffectRenewal
 from support.fake_memory_limits import CgroupTree, FakeLimiter
@@ -79,8 +78,7 @@ class Ground:
             FakeClaims(*self.claims),
             pods=FakePods(using),
             kind_of=kinds_on(lambda: node),
-            means={MEMORY_LIMIT: MemoryLimits(self.limiter, cgroups)},
-            kinds=[TimeSlices(self.slices)],
+            kinds=[MemoryLimits(self.limiter, cgroups), TimeSlices(self.slices)],
             steps=steps or FileSteps(),
         )
         if self.folder.exists():
@@ -311,7 +309,7 @@ def test_killed_at_any_step_the_next_plugin_makes_it_and_nothing_is_left_in_the_
         assert ground.enforced() == (None, MEDIUM), step
         assert ground.node.node_claims.by_boot() == ((), (), ()), step
         step += 1
-    assert step > 8
+    assert step > 6
 
 
 def test_a_renewal_that_does_nothing_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,12 @@ from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin import worker
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
+from dracaena.kubelet_plugin.changes.change import Note, ThingPlan, Unreadable, Wants
+from dracaena.kubelet_plugin.changes.kinds.memory_limits import Limit, MemoryLimits, NotedLimit
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
+from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import pod_of
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.upkeep import pod_limits
@@ -52,14 +54,15 @@ GPU, GIB = gpu_uuid(0), 1 << 30
 
 
 def share_claim(name: str, *pods: str, gib: int = 10, required: bool = True) -> ResourceClaim:
+    allocated = allocation(name, gib, required=required)
+    return claim_of(name, allocated, reserved_for={pod: f"{pod}-uid" for pod in pods or ("pod",)})
+
+
+def allocation(name: str, gib: int = 10, *, required: bool = True) -> dict[str, Any]:
     result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(0)}
     share = share_of(f"{gib}Gi", share_id=f"share-of-{name}")
     config = [] if required else [sharing_config(enforcement="BestEffort")]
-    return claim_of(
-        name,
-        {"results": [{**result, **share}], "config": config},
-        reserved_for={pod: f"{pod}-uid" for pod in pods or ("pod",)},
-    )
+    return {"results": [{**result, **share}], "config": config}
 
 
 def whole_claim(name: str) -> ResourceClaim:
@@ -96,12 +99,13 @@ class Ground:
             FakeClaims(*self.claims),
             pods=self.pods,
             kind_of=kinds_on(lambda: NodeEnforcement(memory_limits=cgroups.problem())),
-            means={MEMORY_LIMIT: MemoryLimits(self.limiter, cgroups)},
+            kinds=[MemoryLimits(self.limiter, cgroups)],
             steps=steps or FileSteps(),
             **parts,
         )
         if self.folder.exists():
             self.node.checkpoint_files.remove_half_written()
+            self.node.ledger_files.remove_half_written()
         self.follower = PodLimits(
             claims=self.node.node_claims,
             effects=self.node.effects,
@@ -267,7 +271,7 @@ def test_a_pod_that_the_watch_does_not_show_yet_keeps_its_limit(tmp_path: Path) 
     assert ground.limits() == {"a": 10, "b": 10}
     ground.tree.remove("a-uid")
     assert ground.look()
-    assert [str(effect.parameters["pod_uid"]) for effect in ground.node.node_claims.prepared()[0].effects] == ["b-uid"]
+    assert [pod_of(effect) for effect in ground.node.node_claims.prepared()[0].effects] == ["b-uid"]
 
 
 def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
@@ -404,6 +408,55 @@ def test_what_an_earlier_boot_limited_is_forgotten(tmp_path: Path) -> None:
     ground.limiter.gpus.add(GPU)
     ground.prepare()
     assert ground.limits() == {"pod": 10}
+
+
+@pytest.mark.parametrize("how", ["lost", "broken"])
+def test_the_limit_of_a_claim_that_is_gone_with_its_checkpoint_is_removed_by_the_next_sweep(
+    tmp_path: Path, how: str
+) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a"), share_claim("two", "a", gib=5), cgroups="a")
+    ground.prepare(0)
+    ground.prepare(1)
+    checkpoint = ground.folder / "claims" / "one-uid.json"
+    if how == "lost":
+        checkpoint.unlink()
+        (ground.folder / f"cdi/{DRIVER}-claim_one-uid.json").unlink()
+    else:
+        checkpoint.write_bytes(b"torn")
+    ground.node.node_claims.look_at_each()
+    if how == "broken":
+        assert ground.node.engine.sweep(MEMORY_LIMIT) == 0
+        assert ground.limits() == {"a": 15}, "its containers may run"
+        ground.unprepare(0)
+    assert ground.node.engine.sweep(MEMORY_LIMIT) == 0, "the other claim has a part in it"
+    ground.unprepare(1)
+    assert ground.limits() == {}
+    assert ground.node.ledger.things(MEMORY_LIMIT) == ()
+
+
+def test_a_claim_that_is_reserved_only_for_a_pod_whose_uid_no_server_gives_is_refused(tmp_path: Path) -> None:
+    claim = claim_of("one", allocation("one"), reserved_for={"pod": "../../pod-uid"})
+    ground = Ground(tmp_path, claim)
+    with pytest.raises(PrepareError, match=r"reserved for no pod \(status.reservedFor\)"):
+        ground.prepare()
+    assert [path.name for path in ground.folder.rglob("*.json")] == []
+
+
+TABLE = MemoryLimits(FakeLimiter(), Cgroups("/nowhere"))
+TORN = Unreadable("its note is torn", b"torn")
+OURS = Note("boot-1", {"one": ({"memory_bytes": 1, "required": True},)}, NotedLimit())
+
+
+def test_a_limit_is_the_sum_of_all_shares_and_goes_with_the_last_unless_its_note_cannot_be_read() -> None:
+    two: Wants = {"one": ({"memory_bytes": 3}, {"memory_bytes": 4}), "two": ({"memory_bytes": 5},)}
+    assert TABLE.plan(two, "pod", None) == ThingPlan(NotedLimit(), Limit("pod", 12))
+    assert TABLE.plan(two, "pod", TORN) == ThingPlan(NotedLimit(), Limit("pod", 12))
+    assert TABLE.plan(two, None, OURS) == ThingPlan(NotedLimit(), Limit(None, 12))
+    assert TABLE.plan({}, "pod", OURS) == ThingPlan(act=Limit("pod", 0))
+    assert TABLE.plan({}, None, OURS) == TABLE.plan({}, None, TORN) == ThingPlan()
+    left = TABLE.plan({}, "pod", TORN)
+    assert left.act is None
+    assert "its note is torn" in left.stays
 
 
 WORKS = ("prepare", "unprepare", "follow")

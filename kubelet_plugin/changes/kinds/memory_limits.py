@@ -1,0 +1,165 @@
+"""How much memory of one GPU a pod may take: a limit of the GPU driver on the pod's cgroup (driver R615 and later).
+
+A cgroup has one limit per GPU: the sum of what the pod has of it through all claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
+from dracaena.api.names import DeviceName, PodUid
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.changes.change import Act, End, How, Note, Thing, ThingPlan, Unreadable, Wants, one_by_one
+from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import limited_gpu_and_pod
+from dracaena.kubelet_plugin.node.health_monitor import Ask
+from dracaena.kubelet_plugin.ports import GpuGoneError, MemoryLimiter, NotOfferedError, PodCgroups
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
+
+log = structlog.get_logger()
+
+
+LIMIT_DEADLINE_S: Final = 10.0
+"""Longest wait for the driver: it answers within microseconds, but may be busy with a reading of the node."""
+
+
+class MemoryLimitSource(Protocol):
+    """Limits memory in the driver's thread (adapters.nvml.machine)."""
+
+    def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
+        """Limit how much of a GPU's memory a cgroup may take; see ports.MemoryLimiter."""
+        ...
+
+
+class GpuDriverMemoryLimiter:
+    """Implements MemoryLimiter through the driver's thread."""
+
+    def __init__(self, source: MemoryLimitSource, ask: Ask) -> None:
+        self._source = source
+        self._ask = ask
+
+    def limit(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
+        """See MemoryLimiter. Also raises what GpuDriverThread.call does."""
+        work = partial(self._source.limit_memory, gpu, cgroup, limit_bytes)
+        self._ask(f"a memory limit of {gpu}", work, LIMIT_DEADLINE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class NotedLimit:
+    """What is noted of a limit besides its name and owners: that there may be one, which no pod had before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a pod may take."""
+
+    cgroup: str | None
+    """None: kubelet has not started on the pod, so nothing can be limited yet."""
+    limit_bytes: int
+    """0: whatever it likes."""
+
+
+class MemoryLimits:
+    """Implements ThingKind for MEMORY_LIMIT; a thing is a pod on a GPU. From any thread; keeps no state."""
+
+    name = MEMORY_LIMIT
+    rank = 30
+    noted = NotedLimit
+
+    def __init__(self, limiter: MemoryLimiter, cgroups: PodCgroups) -> None:
+        self._limiter = limiter
+        self._cgroups = cgroups
+
+    def gpu(self, thing: Thing) -> DeviceName:
+        """See ThingKind."""
+        return limited_gpu_and_pod(thing.name)[0]
+
+    def asked(self, wants: Wants) -> int:
+        """Return the bytes that all shares of the pod have."""
+        return sum(int(each["memory_bytes"]) for asked in wants.values() for each in asked)
+
+    def hold(self) -> AbstractContextManager[object]:
+        """See ThingKind: each GPU has its own."""
+        return nullcontext()
+
+    def look(self, thing: Thing, _wants: Wants) -> str | None:
+        """Return the pod's cgroup, None while there is none. Which limit that has is not asked: setting it is no
+        slower.
+        """
+        return self._cgroups.of_pod(_pod(thing))
+
+    def plan(
+        self, wants: Wants, seen: str | None, note: Note[NotedLimit] | Unreadable | None
+    ) -> ThingPlan[NotedLimit, Limit]:
+        """See ThingKind. A cgroup that is gone has taken its limit along."""
+        if wants:
+            return ThingPlan(NotedLimit(), Limit(seen, self.asked(wants)))
+        if isinstance(note, Unreadable) and seen is not None:
+            return ThingPlan(
+                stays=f"{note.problem}, so it is not known which claims it has a share of: the limit goes with the pod"
+            )
+        return ThingPlan(act=None if seen is None else Limit(seen, 0))
+
+    def do(self, acts: Sequence[Act[Limit]], left_s: Callable[[], float]) -> Sequence[End[NotedLimit]]:
+        """See ThingKind. A pod that kubelet has not started on is skipped for now; a claim whose limits are required
+        has at least one pod that is not.
+        """
+        if all(act.step.cgroup is None for act in acts) and any(_is_required(act) for act in acts):
+            return [End(How.REFUSED, _no_cgroup(act)) for act in acts]
+        return one_by_one(acts, left_s, self._limit)
+
+    def trouble(self, thing: Thing, problem: DracaenaError) -> Trouble | None:
+        """See ThingKind."""
+        text = f"pod UID {_pod(thing)} may be limited in the memory of {self.gpu(thing)} for no claim: {problem}"
+        return trouble(TroubleKind.NOT_RESTORED, text, thing.name)
+
+    def _limit(self, act: Act[Limit]) -> End[NotedLimit]:
+        """Set a limit, or remove it together with what is reserved for the pod: the driver counts that in the parent
+        cgroups, and would keep doing so after this cgroup is removed.
+        """
+        step = act.step
+        if step.cgroup is None:
+            return End()
+        try:
+            self._limiter.limit(
+                f"GPU-{self.gpu(act.thing).removeprefix('gpu-')}", step.cgroup, step.limit_bytes or None
+            )
+        except NotOfferedError as error:
+            return _refused(act, error)
+        except GpuGoneError as error:
+            # Whatever the GPU was told is lost with it.
+            return End(How.UNANSWERED, error) if step.limit_bytes else End()
+        except DracaenaError as error:
+            return End(How.UNANSWERED, error)
+        return End()
+
+
+def _refused(act: Act[Limit], error: NotOfferedError) -> End[NotedLimit]:
+    gpu, _ = limited_gpu_and_pod(act.thing.name)
+    if _is_required(act):
+        problem = PermanentError(
+            f"nothing on this node enforces the memory of {gpu}: {error}; with GpuConfig "
+            "`sharing.enforcement: BestEffort` it is prepared without"
+        )
+        return End(How.REFUSED, problem)
+    log.warning("the memory of a share is not limited by the driver", device=gpu, reason=str(error))
+    return End(How.REFUSED)
+
+
+def _no_cgroup(act: Act[Limit]) -> TemporaryError:
+    gpu, pod = limited_gpu_and_pod(act.thing.name)
+    return TemporaryError(f"the memory of {gpu} cannot be limited: kubelet has no cgroup for pod UID {pod} yet")
+
+
+def _is_required(act: Act[Limit]) -> bool:
+    return any(each["required"] for each in act.own)
+
+
+def _pod(thing: Thing) -> PodUid:
+    return limited_gpu_and_pod(thing.name)[1]
