@@ -20,6 +20,7 @@ from dracaena.controller.leader.takeover import begin, wait_to_lead
 from dracaena.controller.page.wiring import build_page
 from dracaena.controller.queue.time_budgets import DECISION_S, Deadline
 from dracaena.controller.settings import ControllerSettings
+from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.server_version import ServerVersion, server_version, too_old
@@ -54,6 +55,7 @@ class Controller:
 
     Every replica keeps its caches; only the leader decides, and all its writes go through the leadership.
     `lease_client` is used only for the Lease. `on_lost` is called with the reason when this process must end.
+    `rules` have other patience than those of the settings (wiring.upkeep_rules).
     """
 
     def __init__(
@@ -66,9 +68,10 @@ class Controller:
         rng: random.Random | None = None,
         lease_client: KubeClient | None = None,
         on_lost: Callable[[str], None] = lambda why: None,
+        rules: UpkeepRules | None = None,
     ) -> None:
         rng = rng or random.Random()  # noqa: S311 - jitter, no secret
-        given = wiring.Dependencies(client, lease_client or client, clock, rng, registry, on_lost)
+        given = wiring.Dependencies(client, lease_client or client, clock, rng, registry, on_lost, rules)
         self.parts = wiring.build(settings, given)
         self._settings = settings
         self._clock = clock
@@ -203,8 +206,8 @@ class Controller:
                 log.exception("fault in the controller, will try again")
 
 
-def run(settings: ControllerSettings) -> int:
-    """Run until SIGTERM or SIGINT; return the exit code. Call it in the main thread."""
+def run(settings: ControllerSettings, rules: UpkeepRules | None = None) -> int:
+    """Run until SIGTERM or SIGINT; return the exit code. Call it in the main thread. `rules` as for Controller."""
     hold_end_signals()
     configure_logs(settings.log_level, settings.log_format)
     kubeconfig = settings.kubeconfig or None
@@ -218,7 +221,9 @@ def run(settings: ControllerSettings) -> int:
         lost.set()
         end_this_process()
 
-    controller = Controller(settings, client, clock=SystemClock(), lease_client=KubeClient(for_lease), on_lost=end)
+    controller = Controller(
+        settings, client, clock=SystemClock(), lease_client=KubeClient(for_lease), on_lost=end, rules=rules
+    )
     endpoint = _endpoint(settings, controller) if settings.http_address else None
     parts = controller.parts
     page = build_page(

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Final
 
-from dracaena.api import limits
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.process.settings import DNS_SUBDOMAIN, DRIVER_NAME, WEB_CONFIG_HELP, TextForm, option
+from dracaena.process.settings import DRIVER_NAME, WEB_CONFIG_HELP, option
 
-LEASE_NAME = TextForm(
-    rf"|(?=.{{1,{limits.DNS_SUBDOMAIN_BYTES}}}\Z){DNS_SUBDOMAIN}", "the name of an object: a DNS name"
-)
+_CONSTANT: Final = "it is a constant now, leave it out"
+_CLIENT_FILE: Final = "name a file with basic_auth and tls_config in page-exporters-client-file"
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """Settings of `dracaena controller`."""
+
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "unbound-wait-s": _CONSTANT,
+        "refused-wait-s": _CONSTANT,
+        "passed-over-wait-s": _CONSTANT,
+        "exclusion-s": _CONSTANT,
+        "longest-exclusion-s": _CONSTANT,
+        "search-steps": _CONSTANT,
+        "lease-name": "the Lease is named controller.<driver name>, leave it out",
+        "page-exporters-port": "put the port into the URL of page-exporters: http://NAMESPACE:PORT/SELECTOR",
+        "page-exporters-ca-file": _CLIENT_FILE,
+        "page-exporters-server-name": _CLIENT_FILE,
+        "page-exporters-password-file": _CLIENT_FILE,
+    }
 
     kubeconfig: str = option(
         "", help="kubeconfig file; empty: the pod's ServiceAccount, else KUBECONFIG or ~/.kube/config"
@@ -44,16 +58,15 @@ class ControllerSettings:
     )
     page_exporters: str = option(
         "",
-        help="exporters that the page asks about the GPUs when somebody opens a node: NAMESPACE/SELECTOR of their "
-        "pods, for example gpu-system/app.kubernetes.io/component=exporter; empty: none",
+        help="exporters that the page asks about the GPUs when somebody opens a node: URL of the form "
+        "http://NAMESPACE[:PORT]/SELECTOR, or https, with the labels of their pods, for example "
+        "http://gpu-system/app.kubernetes.io/component=exporter; port 9400 unless one is given; empty: none",
     )
-    page_exporters_port: int = option(9400, help="port of these exporters", least=1)
-    page_exporters_ca_file: str = option("", help="CA certificates of the exporters; empty: they are asked without TLS")
-    page_exporters_server_name: str = option(
-        "", help="name in the exporters' certificates, because they are reached by address; empty: their address"
-    )
-    page_exporters_password_file: str = option(
-        "", help="file with USER:PASSWORD, a user of the exporters' web-config file; empty: they need none"
+    page_exporters_client_file: str = option(
+        "",
+        help="file that says how these exporters are asked, as Prometheus' HTTP client settings: basic_auth (username, "
+        "password or password_file) and tls_config (ca_file, and server_name because they are reached by address); "
+        "empty: without password",
     )
     leader_elect: bool = option(
         True,
@@ -62,9 +75,6 @@ class ControllerSettings:
     )
     lease_namespace: str = option(
         "", help="namespace of the Lease, the same for all replicas; empty: the pod's own, outside a pod `default`"
-    )
-    lease_name: str = option(
-        "", help="name of the Lease, the same for all replicas; empty: controller.<driver name>", form=LEASE_NAME
     )
     lease_identity: str = option(
         "", help="name of this replica in the Lease, to which a random part is added; empty: the host's name"
@@ -79,14 +89,6 @@ class ControllerSettings:
     # 4 workers, pods wait for one and kube-scheduler tries them in vain meanwhile (`make bench-cluster`, 100 nodes, a
     # busy machine: 12 pods bound per second; with 16: 33). Of the 32 connections the caches take about eight.
     workers: int = option(16, help="number of pods whose claims are written at the same time", least=1)
-    # The latest message in which kube-scheduler did not know of a change yet came after 0.3 s, and 0.7 s on a busy
-    # machine.
-    unbound_wait_s: float = option(
-        2.0,
-        help="seconds after which kube-scheduler has certainly seen a dropped reservation: what it reports about the "
-        "pod after that proves that no earlier bind is under way, and the devices are taken back",
-        least=0.5,
-    )
     # kube-scheduler's own bounds: 15 minutes for a Permit plugin, then 10 minutes for volumes and for other drivers'
     # binding conditions side by side, and a minute for the rest.
     longest_bind_s: float = option(
@@ -95,29 +97,6 @@ class ControllerSettings:
         "reports nothing about a pod, the pod's devices are held back this long before others get them",
         least=1,
     )
-    # One refusal can be a race: another pod's CPU on the node was not released yet. kube-scheduler tries again within
-    # its longest back-off, 10 s.
-    refused_wait_s: float = option(
-        10.0,
-        help="seconds for which kube-scheduler must refuse a pod that has its devices before they are taken back and "
-        "another node is tried",
-        least=1,
-    )
-    # We do not know that anything is wrong, so this may be long: 2,000 pods at 30 per second wait for up to 67 s. So
-    # the time alone never suffices (docs/design/allocation-lifecycle.md).
-    passed_over_wait_s: float = option(
-        60.0,
-        help="seconds after which a pod's devices are taken back if kube-scheduler reports nothing new about the pod, "
-        "and either has bound later pods or binds nothing at all while others wait",
-        least=1,
-    )
-    exclusion_s: float = option(
-        60.0,
-        help="seconds for which a node is not tried again for a pod that had devices there but was not bound; doubles "
-        "each time",
-        least=1,
-    )
-    longest_exclusion_s: float = option(1800.0, help="upper limit of the doubled exclusion, in seconds", least=1)
     # For one write of ours, the hint saves kube-scheduler the search for the node, which grows with the number of
     # nodes. From 1.35 on it also saves kube-scheduler the same write.
     nominate_above_nodes: int = option(
@@ -155,8 +134,6 @@ class ControllerSettings:
         help="which of the permitted devices a pod gets: the best-linked ones, or the first in Kubernetes' own order",
         choices=("best", "first-fit"),
     )
-    # 100,000 looks at a device take at most two seconds; an ordinary pod needs a hundred.
-    search_steps: int = option(100_000, help="maximum number of search steps per pod and node", least=1_000)
     allowed_drivers: str = option(
         "",
         help="comma-separated names of other DRA drivers whose devices may be allocated in one claim with ours, "

@@ -58,6 +58,10 @@ COMPONENT: Final = "dracaena-controller"
 
 """Where kubelet tells a pod its namespace."""
 
+LEFT_OUT: Final = Growth(first_s=60.0, longest_s=1_800.0)
+"""For how long a node is not tried again for a pod that had devices there but was not bound: what was in the way may
+go soon, and may also never go."""
+
 DOUBT_S: Final = WRITE_TIMEOUT_S + 2.0
 """A write without an answer may still land until the server's own time-out is over; its devices rest until then."""
 
@@ -74,6 +78,8 @@ class Dependencies:
     registry: CollectorRegistry
     on_lost: Callable[[str], None]
     """Called with the reason when this process must end."""
+    rules: UpkeepRules | None = None
+    """In place of upkeep_rules()."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     shared = _shared(settings, given, leadership, cached_turn)
     waiting = WaitingPods(shared.events, shared.clock, shared.metrics)
     reports = _reports(shared)
-    cluster, intake, free_gpus = _cluster(settings, shared, reports)
+    cluster, intake, free_gpus = _cluster(settings, shared, reports, given.rules or upkeep_rules(settings))
     slice_reports = SliceReports(shared.events, shared.metrics, lambda: shared.work.is_open)
     count_write = shared.metrics.writes.wrote
     template_writes = KubeTemplates(shared.client, count_write)
@@ -193,7 +199,7 @@ def build_leadership(
     if not settings.leader_elect:
         return NoElection()
     namespace = settings.lease_namespace or (OWN_NAMESPACE.read_text() if OWN_NAMESPACE.exists() else "default")
-    name = settings.lease_name or f"controller.{settings.driver_name}"
+    name = f"controller.{settings.driver_name}"
     # It identifies one process, never a host or pod: a restarted process must not take its predecessor's lease for its
     # own, because the predecessor's writes may still be under way.
     identity = f"{settings.lease_identity or socket.gethostname()}_{uuid.uuid4()}"
@@ -234,18 +240,17 @@ def _reports(shared: Shared) -> ClaimReports:
 
 
 def _cluster(
-    settings: ControllerSettings, shared: Shared, reports: ClaimReports
+    settings: ControllerSettings, shared: Shared, reports: ClaimReports, rules: UpkeepRules
 ) -> tuple[Cluster, Intake, FreeGpuCount]:
     """Return the three ways into one state."""
     work, clock, collided = shared.work, shared.clock, reports.collided
     state = ClusterState(
         shared.driver,
         Wakers(work.add_pod, work.ask_pod_again, work.add_claim, work.add_claim_again, reports.fault),
-        _rules(settings),
+        rules,
         shared.clock.monotonic(),
         allowed_drivers=_allowed_drivers(settings),
         first_fit=settings.selection == "first-fit",
-        max_steps=settings.search_steps,
     )
     cluster = Cluster(state, clock, keep=kept_claim(shared.driver), collided=collided)
     problems_changed = shared.metrics.watches.problems_changed
@@ -356,9 +361,6 @@ def _allowed_drivers(settings: ControllerSettings) -> tuple[str, ...]:
     return tuple(name.strip() for name in settings.allowed_drivers.split(",") if name.strip())
 
 
-def _rules(settings: ControllerSettings) -> UpkeepRules:
-    return UpkeepRules(
-        Bounds(settle_s=settings.unbound_wait_s, longest_bind_s=settings.longest_bind_s, late_write_s=DOUBT_S),
-        Patience(refused_s=settings.refused_wait_s, passed_over_s=settings.passed_over_wait_s),
-        Growth(first_s=settings.exclusion_s, longest_s=settings.longest_exclusion_s),
-    )
+def upkeep_rules(settings: ControllerSettings) -> UpkeepRules:
+    """Return when allocations are taken back, and for how long nodes are left out."""
+    return UpkeepRules(Bounds(longest_bind_s=settings.longest_bind_s, late_write_s=DOUBT_S), Patience(), LEFT_OUT)

@@ -32,6 +32,9 @@ from dracaena.process.logs import configure_logs
 LOOK_S = 1.0
 """Pause between checks whether somebody wants the driver released: within two seconds, like the plugin."""
 
+DEADLINE_S = 2.0
+"""For which a scrape waits for the GPU driver before it is answered without it: Prometheus gives a scrape 10 s."""
+
 UNUSED_S = 300.0
 """Without a scrape for this long the driver is closed, so that a forgotten exporter blocks nobody."""
 
@@ -55,11 +58,12 @@ class ExporterProgram:
         source: MakeSource | None = None,
         proc_root: str = "/proc",
         sys_root: str = "/sys",
+        deadline_s: float = DEADLINE_S,
     ) -> None:
-        """`source` replaces NVML."""
+        """`source` replaces NVML, `deadline_s` DEADLINE_S."""
         self._clock = clock or SystemClock()
         self._registry = registry
-        self._deadline_s, self._node_name = settings.deadline_s, settings.node_name
+        self._deadline_s, self._node_name = deadline_s, settings.node_name
         chosen = _chosen_fields(settings.collectors)
         errors = NvmlErrorCounts()
         self._permission = permission_on_this_node(settings.kubelet_root, settings.driver_name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.process.settings import DRIVER_NAME, NODE_NAME, WEB_CONFIG_HELP, option
@@ -11,6 +13,8 @@ from dracaena.process.settings import DRIVER_NAME, NODE_NAME, WEB_CONFIG_HELP, o
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterSettings:
     """Settings of `dracaena exporter`."""
+
+    FORMER: ClassVar[Mapping[str, str]] = {"deadline-s": "it is a constant now, leave it out"}
 
     node_name: str = option(help="name of this node, and the label hostname of all series", form=NODE_NAME)
     driver_name: str = option(
@@ -25,9 +29,6 @@ class ExporterSettings:
     collectors: str = option(
         "",
         help="file that selects fields, in the format of dcgm-exporter (FIELD, type, help); empty: the default fields",
-    )
-    deadline_s: float = option(
-        2.0, help="seconds that a scrape waits for the GPU driver before it is answered without it", least=0.01
     )
     idle_after_s: float = option(
         900.0, help="seconds without use after which an allocated GPU counts as idle", least=1.0

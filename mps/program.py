@@ -21,7 +21,7 @@ from dracaena.mps.adapters.shared_folder import SharedFolder
 from dracaena.mps.metrics import MpsMetrics
 from dracaena.mps.planning.places import MpsPlaces, too_long
 from dracaena.mps.ports import ComputeModes
-from dracaena.mps.settings import AUTO, MpsSettings
+from dracaena.mps.settings import MpsSettings
 from dracaena.mps.supervisor import MpsPorts, Supervisor
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import hold_end_signals, wait_for_end_signal
@@ -37,6 +37,12 @@ LOCK_S = 1.0
 """The plugin takes the lock for a moment to see whether a supervisor runs, so a starting one retries a held lock."""
 
 LOCK_POLL_S = 0.02
+
+CHECK_S = 5.0
+"""Between two checks of running servers. A process that dies is noticed at the next look for requests."""
+
+POLL_S = 0.2
+"""Between two looks for requests and for processes that died: a pod waits for its share that much longer."""
 
 log = structlog.get_logger()
 
@@ -57,10 +63,13 @@ class MpsProgram:
         shm: ShareMemory | None = None,
         boot_id: str | None = None,
         answer_s: float = ANSWER_S,
+        check_s: float = CHECK_S,
+        poll_s: float = POLL_S,
     ) -> None:
         """`modes` stands in for NVML, `shm` for mounts where a test may make none; `answer_s` is how long the driver's
-        programs may take to answer.
+        programs may take to answer; `check_s` and `poll_s` stand in for CHECK_S and POLL_S.
         """
+        self._check_s, self._poll_s = check_s, poll_s
         places = MpsPlaces(settings.root)
         problem = too_long(places)
         if problem is not None:
@@ -77,7 +86,6 @@ class MpsProgram:
             places, self._clock, MpsMetrics(registry),
             boot_id=boot_id or read_boot_id(),
             multi_user=settings.multi_user,
-            protocol=0 if settings.protocol == AUTO else int(settings.protocol),
         )  # fmt: skip
         self._lock = FileLock(Path(settings.root) / LOCK)
         self._stopping = threading.Event()
@@ -133,7 +141,7 @@ class MpsProgram:
         while not self._stopping.is_set():
             now_s = self._clock.monotonic()
             try:
-                due = now_s - looked_s >= self._settings.check_s or now_s >= self._supervisor.due_s
+                due = now_s - looked_s >= self._check_s or now_s >= self._supervisor.due_s
                 if due or self._supervisor.changed():
                     looked_s, self._began_s = now_s, now_s
                     self._supervisor.step()
@@ -146,7 +154,7 @@ class MpsProgram:
                 log.exception("a step failed")
                 self._trouble = f"a step failed: {error!r}; the log says where"
             self._began_s = None
-            self._clock.sleep_until_set(self._stopping, self._settings.poll_s)
+            self._clock.sleep_until_set(self._stopping, self._poll_s)
 
 
 def _nvml_modes(settings: MpsSettings) -> ComputeModes:

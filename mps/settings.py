@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.process.settings import DRIVER_NAME, WEB_CONFIG_HELP, TextForm, option
 
 ROOT = TextForm(r"/[A-Za-z0-9_./-]*[A-Za-z0-9_-]", "an absolute path of letters, digits and . _ - /")
 
-AUTO = "auto"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsSettings:
     """Settings of `dracaena mps`."""
+
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "protocol": "it is 3 where the driver has it, else 2, leave it out",
+        "check-s": "it is a constant now, leave it out",
+        "poll-s": "it is a constant now, leave it out",
+    }
 
     root: str = option(
         "/run/dracaena/mps",
@@ -31,20 +37,10 @@ class MpsSettings:
         form=DRIVER_NAME,
     )
     kubelet_root: str = option("/var/lib/kubelet", help="kubelet's folder, which contains that of the plugin")
-    protocol: str = option(
-        AUTO, help="protocol of nvidia-cuda-mps-control; auto: 3 if the driver has it (R615), else 2",
-        choices=(AUTO, "2", "3"),
-    )  # fmt: skip
     multi_user: bool = option(
         True,
         help="serve clients of all users on one GPU (Volta and later); false: of one user at a time, which the plugin "
         "must then know",
-    )
-    check_s: float = option(
-        5.0, help="seconds between two checks of running servers; a process that dies is noticed at once", least=0.1
-    )
-    poll_s: float = option(
-        0.2, help="seconds between two looks for new requests and for processes that died", least=0.01
     )
     http_address: str = option(
         "127.0.0.1:0", help="host:port of /healthz, /readyz and /metrics; port 0: any free port; empty: off"

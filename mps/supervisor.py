@@ -86,11 +86,10 @@ class Supervisor:
 
     def __init__(
         self, ports: MpsPorts, places: MpsPlaces, clock: Clock, metrics: MpsMetrics, *, boot_id: str,
-        multi_user: bool = True, protocol: int = 0,
+        multi_user: bool = True,
     ) -> None:  # fmt: skip
-        """`protocol`: 2 or 3, 0 for the best that the driver has."""
         self._ports, self._places, self._clock, self._metrics = ports, places, clock, metrics
-        self._boot_id, self._multi_user, self._forced = boot_id, multi_user, protocol
+        self._boot_id, self._multi_user = boot_id, multi_user
         self._observer = Observer(ports.control, ports.modes, ports.files, ports.shm, places)
         self._executor = Executor(
             ports.control, ports.processes, ports.modes, ports.files, ports.shm, places, clock,
@@ -200,8 +199,6 @@ class Supervisor:
         if released is not None:
             self._probe_trouble = released
             return 0
-        if self._forced:
-            return self._forced
         try:
             usage = self._ports.control.run(ask_help(), self._places.pipes)
         except ControlSilentError as error:

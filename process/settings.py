@@ -1,14 +1,17 @@
 """Layered settings: defaults, then a YAML file, then the environment, then flags; each option is declared once.
 
 A program's settings are one frozen dataclass whose fields are made by option(). The same declaration makes the
-flag, the environment variable, the key of the file and the line of --help. A program that runs on unlike nodes may
-allow `sections` in its file: named groups of settings, one of which holds above the rest of the file.
+flag, the environment variable, the key of the file and the line of --help. Its class variable FORMER, if there is one,
+says what stands in place of settings that are no more: they are refused with that, in each layer. A program that runs
+on unlike nodes may allow `sections` in its file: named groups of settings, one of which holds above the rest of the
+file.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import functools
 import math
 import re
@@ -40,6 +43,9 @@ _PRINTED = 10**18
 
 SECTIONS = "sections"
 """Key of the file: name of a section → its settings."""
+
+_FORMER = "former "
+"""Before the key of a former setting: its name among the arguments."""
 
 S = TypeVar("S")
 
@@ -105,6 +111,8 @@ def add_arguments(parser: argparse.ArgumentParser, settings: type[Any]) -> None:
             metavar=_metavar(settings, field),
             help=_help(field),
         )
+    for key in _former(settings):
+        parser.add_argument(f"--{key}", dest=f"{_FORMER}{key}", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,6 +162,10 @@ def read_layers(
     is refused: a misspelt setting would silently not hold. An unknown DRACAENA_ variable is not: Kubernetes itself puts
     variables of that prefix into pods, for Services of that name.
     """
+    for key, instead in _former(settings).items():
+        flags = [f"--{key}"] if hasattr(arguments, f"{_FORMER}{key}") else []
+        for given in (*flags, *({_variable(key)} & environment.keys())):
+            raise BadInputError(f"{given} is no longer a setting: {instead}")
     path = getattr(arguments, "config", None) or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
     document = _document(Path(path)) if path else {}
     where = f"settings file {path}"
@@ -253,8 +265,14 @@ def _from_map(
 ) -> dict[str, Any]:
     fields = {_key(field.name): field for field in dataclasses.fields(settings)}
     unknown = sorted(key if isinstance(key, str) else _seen(key) for key in document if key not in fields)
+    for key in unknown:
+        if key in (former := _former(settings)):
+            raise BadInputError(f"{where}: {key} is no longer a setting: {former[key]}")
     if unknown:
-        raise BadInputError(f"{where}: unknown {', '.join(unknown)}; known: {', '.join((*fields, *further))}")
+        known = (*fields, *further)
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise BadInputError(f"{where}: unknown {', '.join(unknown)}{meant}; known: {', '.join(known)}")
     return {
         fields[key].name: _convert(settings, fields[key], value, f"{where}: {key}") for key, value in document.items()
     }
@@ -335,6 +353,12 @@ def _hints(settings: type[Any]) -> Mapping[str, Any]:
     return typing.get_type_hints(settings)
 
 
+def _former(settings: type[Any]) -> Mapping[str, str]:
+    """Return the settings that are no more, by key, with what to do instead."""
+    found: Mapping[str, str] = getattr(settings, "FORMER", {})
+    return found
+
+
 def _key(name: str) -> str:
     return name.replace("_", "-")
 
@@ -344,7 +368,7 @@ def _flag(name: str) -> str:
 
 
 def _variable(name: str) -> str:
-    return ENVIRONMENT_PREFIX + name.upper()
+    return ENVIRONMENT_PREFIX + name.upper().replace("-", "_")
 
 
 def _metavar(settings: type[Any], field: dataclasses.Field[Any]) -> str:

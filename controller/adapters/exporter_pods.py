@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dracaena.api.errors import BadInputError
 from dracaena.api.exporter_objects import AddressedPod
 from dracaena.kube.client import KubeClient
 
@@ -10,14 +9,8 @@ from dracaena.kube.client import KubeClient
 class ExporterPods:
     """The pods of an exporter, by node."""
 
-    def __init__(self, client: KubeClient, where: str) -> None:
-        """`where` is NAMESPACE/SELECTOR. Raises BadInputError."""
-        self._client = client
-        self._namespace, _, self._selector = where.partition("/")
-        if not self._namespace or not self._selector:
-            raise BadInputError(
-                f"page exporters {where!r}: expected NAMESPACE/SELECTOR, for example gpu-system/app=exporter"
-            )
+    def __init__(self, client: KubeClient, namespace: str, selector: str) -> None:
+        self._client, self._namespace, self._selector = client, namespace, selector
 
     def address(self, node: str) -> str | None:
         """Return the address of the exporter on a node; None: there is none. Raises KubeError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import re
 import socket
 import ssl
 import threading
@@ -13,8 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
+import yaml
+
 from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.process.clock import Clock
+from dracaena.process.settings import StrictLoader
 
 TIMEOUT_S: Final = 3.0
 """For the whole answer, including the connection: an exporter gives the GPU driver two seconds."""
@@ -22,11 +27,40 @@ TIMEOUT_S: Final = 3.0
 MOST_BYTES: Final = 4 << 20
 """Of an answer: 16 GPUs with 48 MPS clients each take 200 KiB."""
 
+PORT: Final = 9400
+"""Where exporters listen unless the URL says otherwise."""
+
+_URL: Final = re.compile(
+    r"(?P<scheme>https?)://(?P<namespace>[a-z0-9]([-a-z0-9]*[a-z0-9])?)(:(?P<port>[0-9]{1,5}))?/(?P<selector>\S+)"
+)
+_LAST_PORT: Final = 65_535
+
+_MOST_SHOWN: Final = 200
+"""Characters of a parser's error that a message shows."""
+
 _CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
 
 
 class ExporterError(TemporaryError):
     """An exporter returns no figures; str() says why, in words that follow its node."""
+
+
+class _BasicAuth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    username: str
+    password: str = ""
+    password_file: str = ""
+
+
+class _TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    ca_file: str = ""
+    server_name: str = ""
+
+
+class _ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is used of Prometheus' HTTP client settings (its <http_config>)."""
+
+    basic_auth: _BasicAuth | None = None
+    tls_config: _TlsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +74,57 @@ class ExporterAccess:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ExportersUrl:
+    """Where exporters are: http://NAMESPACE[:PORT]/SELECTOR, or https."""
+
+    namespace: str
+    selector: str
+    """Of the labels of their pods."""
+    port: int
+    has_tls: bool
+
+    @classmethod
+    def parse(cls, url: str) -> ExportersUrl:
+        """Raises BadInputError."""
+        found = _URL.fullmatch(url)
+        port = int(found["port"] or PORT) if found is not None else 0
+        if found is None or not 0 < port <= _LAST_PORT:
+            raise BadInputError(
+                f"page-exporters {url!r}: expected http://NAMESPACE[:PORT]/SELECTOR, or https, for example "
+                "http://gpu-system/app.kubernetes.io/component=exporter"
+            )
+        return cls(found["namespace"], found["selector"], port, found["scheme"] == "https")
+
+
 class ExporterAccessFiles:
     """What the settings say about asking exporters, with their files as they are now: authorities and passwords are
     replaced while the controller runs. For one thread."""
 
-    def __init__(self, port: int, *, ca_file: str, server_name: str, password_file: str) -> None:
-        """Read the files once, to report at the start what cannot be used. Raises BadInputError."""
-        self._port, self._server_name = port, server_name
-        self._ca_file, self._password_file = ca_file, password_file
-        self._trusted: str | None = None
-        """The text of the file that `_tls` was made from."""
+    def __init__(self, url: ExportersUrl, client_file: str) -> None:
+        """Read the files once, to report at the start what cannot be used. `client_file` is empty, or has the form of
+        Prometheus' HTTP client settings. Raises BadInputError."""
+        self._url, self._client_file = url, client_file
+        self._trusted: tuple[str, str] | None = None
+        """Name and text of the file that `_tls` was made from."""
         self._tls: ssl.SSLContext | None = None
         self.now()
 
     def now(self) -> ExporterAccess:
-        """Return what the files say now. Costs two small reads while they stay the same. Raises BadInputError for a
-        file that cannot be used: its earlier content no longer counts."""
-        headers = {}
-        if self._password_file:
-            headers["Authorization"] = _authorization(self._password_file)
-        if self._ca_file and (text := _text(self._ca_file)) != self._trusted:
-            self._tls = _trusting(self._ca_file, text)
-            self._trusted = text
-        return ExporterAccess(self._port, self._tls, self._server_name, headers)
+        """Return what the files say now. Costs up to three small reads while they stay the same. Raises BadInputError
+        for a file that cannot be used: its earlier content no longer counts."""
+        given = _client_settings(self._client_file) if self._client_file else _ClientSettings()
+        login, tls = given.basic_auth, given.tls_config or _TlsConfig()
+        if given.tls_config and not self._url.has_tls:
+            raise BadInputError(f"file {self._client_file} has tls_config, and the URL in page-exporters is not https")
+        headers = {"Authorization": _authorization(login, self._client_file)} if login else {}
+        if self._url.has_tls:
+            ca_file = _beside(self._client_file, tls.ca_file)
+            trusted = (ca_file, _text(ca_file) if ca_file else "")
+            if trusted != self._trusted:
+                self._tls = _trusting(*trusted) if ca_file else ssl.create_default_context()
+                self._trusted = trusted
+        return ExporterAccess(self._url.port, self._tls, tls.server_name, headers)
 
 
 class HttpExporters:
@@ -133,20 +195,33 @@ def _refusal(status: int, access: ExporterAccess) -> str:
     if status == http.client.UNAUTHORIZED:
         if "Authorization" in access.headers:
             return "refuses the user and password of the controller"
-        return "asks for a password: set page-exporters-password-file"
+        return "asks for a password: set basic_auth in page-exporters-client-file"
     if status == http.client.FORBIDDEN:
         return "answered with status 403: it may require a client certificate, which the controller does not have"
     if status == http.client.BAD_REQUEST and access.tls is None:  # what HTTPS servers answer to HTTP
-        return "expects HTTPS: set page-exporters-ca-file"
+        return "expects HTTPS: page-exporters needs a URL with https"
     return f"answered with status {status}"
 
 
-def _authorization(password_file: str) -> str:
-    line = _text(password_file).strip()
-    user, _, password = line.partition(":")
-    if not (user and password) or "\n" in line:
-        raise BadInputError(f"file {password_file}: expected one line USER:PASSWORD")
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+def _client_settings(path: str) -> _ClientSettings:
+    """Raises BadInputError naming what cannot be used."""
+    try:
+        document = yaml.load(_text(path), StrictLoader) or {}  # noqa: S506 - a safe loader with one more check
+        return msgspec.convert(document, _ClientSettings)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: also what msgspec raises
+        raise BadInputError(f"file {path}: {' '.join(str(error).split())[:_MOST_SHOWN]}") from error
+
+
+def _authorization(login: _BasicAuth, path: str) -> str:
+    password = login.password or (_text(_beside(path, login.password_file)).strip() if login.password_file else "")
+    if not login.username or not password or (login.password and login.password_file):
+        raise BadInputError(f"file {path}: basic_auth needs username, and either password or password_file, not empty")
+    return "Basic " + base64.b64encode(f"{login.username}:{password}".encode()).decode()
+
+
+def _beside(path: str, name: str) -> str:
+    """Return the path of a file that another one names, as Prometheus reads it: relative to that one's folder."""
+    return str(Path(path).parent / name) if name else ""
 
 
 def _trusting(ca_file: str, text: str) -> ssl.SSLContext:

@@ -47,10 +47,13 @@ UNSCHEDULABLE: Final = "Unschedulable"
 class Patience:
     """How long a pod keeps an allocation without being bound."""
 
-    refused_s: float
-    """How long a refusal by kube-scheduler must stand."""
-    passed_over_s: float
-    """How long kube-scheduler may say nothing new about the pod."""
+    refused_s: float = 10.0
+    """How long a refusal by kube-scheduler must stand. One can be a race: another pod's CPU on the node was not
+    released yet. kube-scheduler tries again within its longest back-off, 10 s."""
+    passed_over_s: float = 60.0
+    """How long kube-scheduler may say nothing new about the pod. We do not know that anything is wrong, so this may be
+    long: 2,000 pods at 30 per second wait for up to 67 s. So the time alone never suffices
+    (docs/design/allocation-lifecycle.md)."""
 
 
 @dataclass(frozen=True, slots=True)

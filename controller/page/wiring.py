@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dracaena.controller.adapters.exporter_pods import ExporterPods
-from dracaena.controller.adapters.exporters import ExporterAccessFiles, HttpExporters
+from dracaena.controller.adapters.exporters import ExporterAccessFiles, ExportersUrl, HttpExporters
 from dracaena.controller.adapters.reviews import KubeReviews
 from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.page.endpoint import PageEndpoint, PageSource
@@ -73,13 +73,10 @@ def build_page(
 def _node_use(settings: ControllerSettings, client: KubeClient, clock: Clock) -> NodeUse | None:
     if not settings.page_exporters:
         return None
-    access = ExporterAccessFiles(
-        settings.page_exporters_port,
-        ca_file=settings.page_exporters_ca_file,
-        server_name=settings.page_exporters_server_name,
-        password_file=settings.page_exporters_password_file,
-    )
-    return NodeUse(ExporterPods(client, settings.page_exporters).address, HttpExporters(access.now, clock).usage, clock)
+    url = ExportersUrl.parse(settings.page_exporters)
+    access = ExporterAccessFiles(url, settings.page_exporters_client_file)
+    pods = ExporterPods(client, url.namespace, url.selector)
+    return NodeUse(pods.address, HttpExporters(access.now, clock).usage, clock)
 
 
 def _waiting_pod(key: str, reason: str, why: str, since_s: float) -> WaitingPod:

@@ -30,8 +30,8 @@ BEGIN, END = "<!-- values: made by `make chart` -->", "<!-- end of values -->"
 _OF_EACH = frozenset({"kubeconfig", "driver-name", "http-address", "web-config-file", "log-level", "log-format"})
 OF_THE_CHART = {
     "controller": _OF_EACH
-    | {"leader-elect", "lease-namespace", "lease-name", "lease-identity"}
-    | {"page-address", "page-open", "page-exporters", "page-exporters-port"},
+    | {"leader-elect", "lease-namespace", "lease-identity"}
+    | {"page-address", "page-open", "page-exporters"},
     "kubeletPlugin": _OF_EACH
     | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
     | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir", "mps-root"}

@@ -7,7 +7,6 @@ alike, so the two never share a control plane.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,7 +18,7 @@ from typing import Any, Self
 import msgspec
 
 from dracaena.api.machine import Machine
-from e2e import isolation
+from e2e import impatient_controller, isolation
 from e2e.api import MERGE_PATCH, Api
 from e2e.bulk import Request, send_all
 from e2e.control_plane import ADMIN, DRACAENA_CONTROLLER, ControlPlane, Ports
@@ -291,7 +290,7 @@ def _publication(name: str, spec: Mapping[str, Any]) -> Request:
 def controller_command(kubeconfig: Path, port: int, *flags: str) -> list[str | Path]:
     """Return the command line of one replica."""
     return [
-        *(sys.executable, "-P", "-m", "dracaena.cli.main", "controller"),
+        *impatient_controller.COMMAND,
         f"--kubeconfig={kubeconfig}",
         f"--http-address=127.0.0.1:{port}",
         "--log-level=debug",

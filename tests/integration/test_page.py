@@ -135,7 +135,7 @@ def test_the_page_asks_the_exporter_of_a_node_and_says_where_it_gives_no_figures
         node.list(entry("a", gpu_uuid(0), number=1))
         node.nvml.activity[0].processes = [FakeProcess(1, 100, sm_percent=40)]
         node.run(1, pod_uid(1))
-        flags += [f"--page-exporters={NAMESPACE}/app=exporter", f"--page-exporters-port={node.program.http.port}"]
+        flags += [f"--page-exporters=http://{NAMESPACE}:{node.program.http.port}/app=exporter"]
         started = closing.enter_context(ForkedProgram(("controller", *flags), log=log))
         closing.callback(started.kill)
         reader = Reader(wait_for(lambda: page_port(log), "the page", TIMEOUT_S))

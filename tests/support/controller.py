@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceSlice
 from dracaena.controller.program import Controller
 from dracaena.controller.settings import ControllerSettings
+from dracaena.controller.wiring import upkeep_rules
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ApiUnavailableError
 from dracaena.kube.transport import Stream, Transport
@@ -80,21 +82,25 @@ def running_controller(
     connection: Transport,
     *,
     registry: CollectorRegistry | None = None,
-    unbound_wait_s: float = 0.05,
+    settle_s: float = 0.05,
     longest_bind_s: float = 1560.0,
     nominate_above_nodes: int = 500,
     starvation_wait_s: float = 300.0,
     clock: Clock | None = None,
 ) -> Iterator[Controller]:
     settings = ControllerSettings(
-        unbound_wait_s=unbound_wait_s,
         longest_bind_s=longest_bind_s,
         leader_elect=False,
         nominate_above_nodes=nominate_above_nodes,
         starvation_wait_s=starvation_wait_s,
     )
+    usual = upkeep_rules(settings)
     controller = Controller(
-        settings, KubeClient(connection), clock=clock or SystemClock(), registry=registry or CollectorRegistry()
+        settings,
+        KubeClient(connection),
+        clock=clock or SystemClock(),
+        registry=registry or CollectorRegistry(),
+        rules=replace(usual, bounds=replace(usual.bounds, settle_s=settle_s)),
     )
     controller.start()
     try:

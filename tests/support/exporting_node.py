@@ -79,6 +79,7 @@ class ExportingNode:
         clock: Clock | None = None,
         *,
         spread: Spread = side_by_side,
+        deadline_s: float = DEADLINE_S,
         **settings: Any,
     ) -> None:
         self.folder, self.nvml, self._spread = folder, nvml, spread
@@ -93,6 +94,7 @@ class ExportingNode:
             source=self._source,
             proc_root=str(self.proc),
             sys_root=str(folder / "sys"),
+            deadline_s=deadline_s,
         )
 
     def _source(self, permission: GpuDriverPermission | None, errors: NvmlErrorCounts) -> NvmlDevices:
@@ -158,7 +160,6 @@ def exporting_node(
 ) -> Iterator[ExportingNode]:
     """Give a node whose exporter serves. By default it waits long for a driver: the one here answers at once, in
     threads that a loaded machine holds up for longer than the 2 s after which a scrape is answered without."""
-    settings = {"deadline_s": DEADLINE_S, **settings}
     node = ExportingNode(folder, ExportingNvml(machine_of(count), tuple(migs)), clock, **settings)
     node.program.start()
     try:

@@ -58,10 +58,18 @@ def main(arguments: Sequence[str]) -> int:
     root, driver_root, modes, check_s, poll_s = arguments
     hold_end_signals()
     configure_logs("info", "text")
-    settings = MpsSettings(root=root, driver_root_mount=driver_root, check_s=float(check_s), poll_s=float(poll_s))
+    settings = MpsSettings(root=root, driver_root_mount=driver_root)
     shm = share_memory(MpsPlaces(root))
     registry, stored = CollectorRegistry(), ModesInFile(Path(modes))
-    program = MpsProgram(settings, registry=registry, modes=stored, shm=shm, answer_s=ANSWER_S)
+    program = MpsProgram(
+        settings,
+        registry=registry,
+        modes=stored,
+        shm=shm,
+        answer_s=ANSWER_S,
+        check_s=float(check_s),
+        poll_s=float(poll_s),
+    )
     program.start()
     assert program.http is not None
     sys.stdout.write(f"port {program.http.port}\n")

@@ -46,7 +46,7 @@ from support.watched_cluster import WatchedCluster
 SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB"))
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 
-UNBOUND_WAIT_S = 2.0
+SEEN_S = 2.0
 REFUSED_WAIT_S = 10.0
 PASSED_OVER_WAIT_S = 60.0
 EXCLUSION_S = 60.0
@@ -55,7 +55,7 @@ LONGEST_BIND_S = 1560.0
 GATE_WAIT_S = 20.0
 
 RULES = UpkeepRules(
-    Bounds(settle_s=UNBOUND_WAIT_S, longest_bind_s=LONGEST_BIND_S, late_write_s=DOUBT_S),
+    Bounds(settle_s=SEEN_S, longest_bind_s=LONGEST_BIND_S, late_write_s=DOUBT_S),
     Patience(refused_s=REFUSED_WAIT_S, passed_over_s=PASSED_OVER_WAIT_S),
     Growth(first_s=EXCLUSION_S, longest_s=LONGEST_EXCLUSION_S),
 )

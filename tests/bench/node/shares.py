@@ -26,7 +26,7 @@ from bench.report import Floor, Row
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.mps.adapters.control_program import PROGRAM
 from dracaena.mps.planning.state import ComputeMode
-from dracaena.mps.settings import MpsSettings
+from dracaena.mps.program import CHECK_S, POLL_S
 from support.fake_memory_limits import CgroupTree
 from support.mps_process import SupervisedNode
 
@@ -130,9 +130,8 @@ def _may_not_stay(path: str) -> bool:
 def sharing_node(folder: Path, kubeconfig: Path, machine: str, ground: Ground) -> Iterator[SharingNode]:
     """Run both inside a block. The supervisor's folder is a short one, because sockets lie below it."""
     gpus = tuple(gpu.uuid for gpu in read_machine(machine).gpus)
-    node = MpsSettings()
     with tempfile.TemporaryDirectory(prefix="m") as root, tempfile.TemporaryDirectory(prefix="driver-") as driver:
-        supervisor = SupervisedNode(root, Path(driver), 3, gpus, check_s=node.check_s, poll_s=node.poll_s)
+        supervisor = SupervisedNode(root, Path(driver), 3, gpus, check_s=CHECK_S, poll_s=POLL_S)
         try:
             supervisor.start()
             ground.delete_slices()

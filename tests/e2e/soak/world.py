@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from e2e import impatient_controller
 from e2e.api import Api
 from e2e.bulk import Connection
 from e2e.control_plane import ADMIN, DRACAENA_CONTROLLER, ControlPlane
@@ -224,8 +224,8 @@ class World:
         document["clusters"][0]["cluster"] = {"server": proxy.url}
         kubeconfig = self._root / f"{name}.kubeconfig"
         kubeconfig.write_text(json.dumps(document), encoding="utf-8")
-        command = [
-            *(sys.executable, "-P", "-m", "dracaena.cli.main", "controller"),
+        command: list[str | Path] = [
+            *impatient_controller.COMMAND,
             f"--kubeconfig={kubeconfig}",
             f"--http-address=127.0.0.1:{port}",
             f"--lease-identity={name}",

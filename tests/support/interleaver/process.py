@@ -24,10 +24,14 @@ from dracaena.controller.events import collision_reports
 from dracaena.controller.leader.election import NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
+from dracaena.controller.lifecycle.pod_record import Growth
+from dracaena.controller.lifecycle.proof import Bounds
+from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state import cluster, group_turns, intake
+from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.controller.write import claim_tender, claim_writer, gatekeeper, nomination
 from dracaena.kube.client import Listing
 from dracaena.kube.errors import KubeError, NotFoundError
@@ -47,17 +51,18 @@ GATE: Final = "gate"
 """The strand that removes gates."""
 
 SETTINGS: Final = ControllerSettings(
-    unbound_wait_s=SETTLE_S,
     longest_bind_s=LONGEST_BIND_S,
-    refused_wait_s=10.0,
-    passed_over_wait_s=20.0,
-    exclusion_s=15.0,
-    longest_exclusion_s=30.0,
     starvation_wait_s=0,
     gate_wait_s=8.0,
     workers=2,
 )
 """Real rules with shorter times, so that a schedule lives through all of them."""
+
+RULES: Final = UpkeepRules(
+    Bounds(longest_bind_s=LONGEST_BIND_S, late_write_s=wiring.DOUBT_S, settle_s=SETTLE_S),
+    Patience(refused_s=10.0, passed_over_s=20.0),
+    Growth(first_s=15.0, longest_s=30.0),
+)
 
 NEW_OBJECTS: Final = 50_000
 """Between two looks for garbage: what a few schedules leave."""
@@ -202,6 +207,7 @@ class Process:
             clock=self.clock,
             registry=_REGISTRY,
             rng=random.Random(1),
+            rules=RULES,
         )
         queue = self.controller.parts.queue
         parts = self.controller.parts

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from support.interleaver.world import World
 
 SEEN_S: Final = 1.9
-"""A change is in its view after this time: what the controller's setting unbound_wait_s promises."""
+"""A change is in its view after this time: what Bounds.settle_s promises the controller."""
 
 BIND_RETRIES: Final = 5
 """client-go's retry.DefaultRetry."""

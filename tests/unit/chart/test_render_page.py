@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dracaena.controller.adapters.exporters import ExportersUrl
 from support.chart import needs_helm, objects, render
 
 pytestmark = needs_helm
@@ -49,17 +50,16 @@ def test_the_page_is_reached_by_those_whom_its_value_names_and_by_nobody_else(tm
 
 def test_the_page_asks_the_exporters_of_the_release_and_gets_through_to_them(tmp_path: Path) -> None:
     on = "--set=controller.page.enabled=true,exporter.enabled=true,exporter.port=9401"
-    without, asks = render(tmp_path, on), render(tmp_path, f"{on},controller.page.exporters=true")
+    without, asks = render(tmp_path, f"{on},controller.page.exporters="), render(tmp_path, on)
     assert "PAGE_EXPORTERS" not in without
     (deployment,) = objects(asks, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     settings = {each["name"]: each.get("value") for each in container["env"]}
-    namespace, _, selector = str(settings["DRACAENA_PAGE_EXPORTERS"]).partition("/")
-    assert namespace == deployment["metadata"]["namespace"]
+    url = ExportersUrl.parse(str(settings["DRACAENA_PAGE_EXPORTERS"]))
+    assert (url.namespace, url.port, url.has_tls) == (deployment["metadata"]["namespace"], 9401, False)
     (exporter,) = (one for one in objects(asks, "DaemonSet") if one["metadata"]["name"].endswith("exporter"))
     pod_labels = exporter["spec"]["template"]["metadata"]["labels"]
-    assert dict(term.split("=") for term in selector.split(",")).items() <= pod_labels.items()
-    assert settings["DRACAENA_PAGE_EXPORTERS_PORT"] == "9401"
+    assert dict(term.split("=") for term in url.selector.split(",")).items() <= pod_labels.items()
     let_in = [
         peer["podSelector"]["matchLabels"]
         for policy in objects(asks, "NetworkPolicy")
@@ -70,4 +70,5 @@ def test_the_page_asks_the_exporters_of_the_release_and_gets_through_to_them(tmp
     assert [labels.items() <= deployment["spec"]["template"]["metadata"]["labels"].items() for labels in let_in] == [
         True
     ]
-    assert "PAGE_EXPORTERS" not in render(tmp_path, "--set=controller.page.enabled=true,controller.page.exporters=true")
+    assert "PAGE_EXPORTERS" not in render(tmp_path, "--set=controller.page.enabled=true")
+    assert " https://gpu-system:9401/" in render(tmp_path, f"{on},controller.page.exporters=https")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -180,7 +181,7 @@ def test_settings_of_the_chart_are_settings_of_the_program(part: str) -> None:
         "mps": made.MpsSettings,
         "exporter": made.ExporterSettings,
     }[part]
-    known = {name.replace("_", "-") for name in settings.__dataclass_fields__}
+    known = {field.name.replace("_", "-") for field in dataclasses.fields(settings)}
     listed = set(SCHEMA["properties"][part]["properties"]["settings"]["properties"])
     assert made.OF_THE_CHART[part] <= known
     assert listed | made.OF_THE_CHART[part] == known

@@ -22,8 +22,7 @@ def test_help_says_what_it_does_and_how_to_look_at_it(capsys: pytest.CaptureFixt
     [
         (["--root", "relative"], "absolute path"),
         (["--root", "/run/" + "a" * 60], "bytes too long"),
-        (["--protocol", "4"], "auto"),
-        (["--check-s", "0"], "0.1"),
+        (["--multi-user", "4"], "true or false"),
     ],
 )
 def test_bad_settings_end_in_one_line(

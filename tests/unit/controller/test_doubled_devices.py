@@ -12,10 +12,10 @@ from dracaena.controller.state.answers import InProgress
 from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError, error_for
 from support.allocation import blocks, claim, machine, pod, request
-from support.reconciling import PASSED_OVER_WAIT_S, UNBOUND_WAIT_S, Bench
+from support.reconciling import PASSED_OVER_WAIT_S, SEEN_S, Bench
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
-SETTLE = int(UNBOUND_WAIT_S)
+SETTLE = int(SEEN_S)
 
 
 def created(made: Pod, second: int) -> Pod:

@@ -10,7 +10,7 @@ from dracaena.api.objects import OwnerReference, Pod
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.reconciler import MISSING_CLAIM_S
 from support.allocation import blocks, claim, machine, pod, request
-from support.reconciling import UNBOUND_WAIT_S, Bench
+from support.reconciling import SEEN_S, Bench
 
 GROUP = OwnerReference("uid-g", "PodGroup", "g", "scheduling.k8s.io/v1beta1", controller=True)
 FOR_GROUP = ConsumerReference("podgroups", "g", "uid-g", "scheduling.k8s.io")
@@ -36,7 +36,7 @@ def reserved_for(bench: Bench) -> list[ConsumerReference]:
 def prove(bench: Bench, name: str) -> None:
     """Let kube-scheduler try the pod once more, so that no bind of it can be under way."""
     bench.say(name, "0/2 nodes are available: the group does not fit.")
-    bench.pass_time(int(UNBOUND_WAIT_S) + 1)
+    bench.pass_time(int(SEEN_S) + 1)
     bench.say_again(name)
     bench.run()
 

@@ -46,8 +46,8 @@ class LettingGo(FakeClock):
 def program(root: str, tmp_path: Path, clock: FakeClock | None = None) -> MpsProgram:
     modes = ModesInFile(tmp_path / "modes.json")
     modes.write({})
-    settings = MpsSettings(root=root, driver_root_mount=str(tmp_path), http_address="", poll_s=0.25)
-    return MpsProgram(settings, clock=clock, registry=CollectorRegistry(), modes=modes, boot_id="b")
+    settings = MpsSettings(root=root, driver_root_mount=str(tmp_path), http_address="")
+    return MpsProgram(settings, clock=clock, registry=CollectorRegistry(), modes=modes, boot_id="b", poll_s=0.25)
 
 
 def test_a_lock_that_somebody_takes_for_a_moment_does_not_keep_a_supervisor_from_starting(

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -75,7 +77,8 @@ def endless(first: str, form: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nodename: x\n", "unknown nodename; known: node-name, workers"),
+        ("nodename: x\n", "unknown nodename; did you mean node-name?; known: node-name, workers"),
+        ("colour: x\n", "unknown colour; known: node-name, workers"),
         ("- a\n", "holds a list, expected a map"),
         ("a: [\n", "is not YAML"),
         ("workers: true\n", "workers: True is not a whole number"),
@@ -148,6 +151,34 @@ def sectioned(tmp_path: Path, text: str, *flags: str, environment: dict[str, str
     return read_layers(Sectioned, arguments, environment or {}, sectioned=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    FORMER: ClassVar[Mapping[str, str]] = {"work-ers": "set workers"}
+
+    workers: int = option(4, help="threads")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "text", "where"),
+    [
+        (["--work-ers=3"], {}, "", "--work-ers"),
+        ([], {"DRACAENA_WORK_ERS": "3"}, "", "DRACAENA_WORK_ERS"),
+        ([], {}, "work-ers: 3\n", "settings file .*/settings.yaml: work-ers"),
+        ([], {}, "sections: {few: {work-ers: 3}}\n", "settings file .*/settings.yaml: section few: work-ers"),
+    ],
+)
+def test_a_former_setting_is_refused_with_what_stands_in_its_place(
+    tmp_path: Path, flags: list[str], environment: dict[str, str], text: str, where: str
+) -> None:
+    (tmp_path / "settings.yaml").write_text(text)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, Renamed)
+    assert "work-ers" not in parser.format_help()
+    arguments = parser.parse_args(["--config", str(tmp_path / "settings.yaml"), *flags])
+    with pytest.raises(BadInputError, match=f"^{where} is no longer a setting: set workers$"):
+        read_layers(Renamed, arguments, environment, sectioned=True)
+
+
 TWO = "workers: 1\nform: text\nsections:\n  few: {workers: 2}\n  none:\n"
 
 
@@ -173,14 +204,17 @@ def test_environment_and_flags_hold_above_a_section_which_says_so(tmp_path: Path
     [
         ("sections: [few]\n", "sections holds a list, expected a map"),
         ("sections: {few: 3}\n", "section few holds a int, expected a map"),
-        ("sections: {few: {werkers: 3}}\n", "section few: unknown werkers; known: node-name, workers, form"),
+        (
+            "sections: {few: {werkers: 3}}\n",
+            "section few: unknown werkers; did you mean workers?; known: node-name, workers, form",
+        ),
         ("sections: {few: {workers: many}}\n", "section few: workers: 'many' is not a whole number"),
         ("sections: {few: {form: xml}}\n", "section few: form: 'xml' is not one of json, text"),
         ("sections: {few: {node-name: x}}\n", "section few: node-name cannot be in a section"),
         ("sections: {12: {}}\n", "sections: 12 is not the name of a section"),
         ("sections: {a/b: {}}\n", "sections: 'a/b' is not the name of a section"),
         ("sections: {few: {sections: {}}}\n", "section few: unknown sections"),
-        ("werkers: 3\n", "unknown werkers; known: node-name, workers, form, sections"),
+        ("werkers: 3\n", "unknown werkers; did you mean workers?; known: node-name, workers, form, sections"),
     ],
 )
 def test_a_mistake_in_any_section_is_told_at_once(tmp_path: Path, text: str, message: str) -> None:

@@ -70,8 +70,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
   "driver-name" .Values.driverName
   "log-level" .Values.logLevel
   "log-format" .Values.logFormat
-  "lease-namespace" .Release.Namespace
-  "lease-name" (printf "controller.%s" .Values.driverName) -}}
+  "lease-namespace" .Release.Namespace -}}
 {{- if .Values.webConfig.secretName }}{{ $_ := set $own "web-config-file" "/etc/dracaena-web/web-config.yml" }}{{ end -}}
 {{- toYaml (merge $own .Values.controller.settings) -}}
 {{- end -}}

@@ -15,7 +15,13 @@ import pytest
 import yaml
 
 from dracaena.api.errors import BadInputError
-from dracaena.controller.adapters.exporters import MOST_BYTES, ExporterAccessFiles, ExporterError, HttpExporters
+from dracaena.controller.adapters.exporters import (
+    MOST_BYTES,
+    ExporterAccessFiles,
+    ExporterError,
+    ExportersUrl,
+    HttpExporters,
+)
 from dracaena.controller.views.node_use import read_usage
 from dracaena.process.clock import Clock, SystemClock
 from support.certificates import write_authority, write_server
@@ -39,8 +45,20 @@ def access(
     timeout_s: float = 10.0,
     clock: Clock | None = None,
 ) -> HttpExporters:
-    settings = ExporterAccessFiles(port, ca_file=str(ca), server_name=name, password_file=str(password))
+    settings = files_of(port, ca, password, name)
     return HttpExporters(settings.now, clock or SystemClock(), timeout_s=timeout_s)
+
+
+def files_of(port: int, ca: Path | str = "", password: Path | str = "", name: str = "") -> ExporterAccessFiles:
+    """What asks as these files say; the file that names them lies next to one of them."""
+    login = {"username": "page", "password_file": str(password)} if password else {}
+    tls = {key: str(value) for key, value in (("ca_file", ca), ("server_name", name)) if value}
+    client = Path(password or ca or "nothing").parent / f"client-{bool(tls)}-{bool(login)}.yaml"
+    if login or tls:
+        client.write_text(yaml.safe_dump({"basic_auth": login or None, "tls_config": tls or None}))
+    scheme = "https" if tls else "http"
+    url = ExportersUrl.parse(f"{scheme}://gpu-system:{port}/app=exporter")
+    return ExporterAccessFiles(url, str(client) if login or tls else "")
 
 
 def busy(node: ExportingNode) -> None:
@@ -66,25 +84,27 @@ def test_one_behind_tls_and_a_password_is_asked_with_both(tmp_path: Path) -> Non
     web = tmp_path / "web-config.yml"
     web.write_text(yaml.safe_dump({"tls_server_config": tls, "basic_auth_users": {"page": hashed}}))
     right, wrong = tmp_path / "right", tmp_path / "wrong"
-    right.write_text("page:right\n")
-    wrong.write_text("page:wrong\n")
+    right.write_text("right\n")
+    wrong.write_text("wrong\n")
     with short_folder() as folder, exporting_node(folder, web_config_file=str(web)) as node:
         port = node.program.http.port
         assert read_usage(HOST, access(port, tmp_path / "ca.crt", right).usage(LOCAL)).uses == ()
         assert access(port, tmp_path / "ca.crt", right, "localhost").usage(LOCAL)
         with pytest.raises(ExporterError, match=HERE + "refuses the user and password of the controller$"):
             access(port, tmp_path / "ca.crt", wrong).usage(LOCAL)
-        with pytest.raises(ExporterError, match=HERE + "asks for a password: set page-exporters-password-file$"):
+        with pytest.raises(
+            ExporterError, match=HERE + "asks for a password: set basic_auth in page-exporters-client-file$"
+        ):
             access(port, tmp_path / "ca.crt").usage(LOCAL)
         with pytest.raises(ExporterError, match=GAVE_NONE + ".*certificate verify failed: Hostname mismatch"):
             access(port, tmp_path / "ca.crt", right, "other.example").usage(LOCAL)
-        with pytest.raises(ExporterError, match=HERE + "expects HTTPS: set page-exporters-ca-file$"):
+        with pytest.raises(ExporterError, match=HERE + "expects HTTPS: page-exporters needs a URL with https$"):
             access(port, password=right).usage(LOCAL)
 
 
 def test_who_is_not_of_the_authority_is_not_told_the_password(tmp_path: Path) -> None:
     write_authority(tmp_path / "ca.crt")
-    (tmp_path / "password").write_text("page:right\n")
+    (tmp_path / "password").write_text("right\n")
     told = b""
 
     def listen(client: socket.socket) -> None:
@@ -221,12 +241,56 @@ def test_a_port_at_which_nothing_listens_is_told() -> None:
         access(port).usage(LOCAL)
 
 
-@pytest.mark.parametrize("text", ["", "nothing", ":right", "page:", "page:right\nother:line\n"])
-def test_a_password_file_that_is_not_one_line_is_told_at_the_start(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "password"
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("- a", "Expected `object`, got `array`$"),
+        ("a: [", "while parsing"),
+        ("basic_auth: {username: ''}", "basic_auth needs username, and either password or password_file, not empty$"),
+        ("basic_auth: {password: p}", "Object missing required field `username` - at `\\$.basic_auth`$"),
+        ("basic_auth: {username: u, password: p, password_file: f}", "basic_auth needs username, and either password"),
+        ("basic_auth: {username: u, password: ''}", "basic_auth needs username, and either password"),
+        ("basic_auth: {username: u, password: 1}", "Expected `str`, got `int` - at `\\$.basic_auth.password`$"),
+        ("basic_auth: secret", "Expected `object . null`, got `str` - at `\\$.basic_auth`$"),
+        ("authorization: {credentials: x}", "Object contains unknown field `authorization`$"),
+        ("tls_config: {insecure_skip_verify: true}", "Object contains unknown field `insecure_skip_verify`"),
+        ("tls_config: {server_name: x}", "has tls_config, and the URL in page-exporters is not https$"),
+        ("basic_auth: {username: u, password: p}\nbasic_auth: {}", ".*twice"),
+    ],
+)
+def test_a_client_file_that_cannot_be_used_is_reported_at_the_start(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "client.yaml"
     file.write_text(text)
-    with pytest.raises(BadInputError, match=f"^file {file}: expected one line USER:PASSWORD$"):
-        access(1, password=file)
+    with pytest.raises(BadInputError, match=f"^file {file}:? {why}"):
+        ExporterAccessFiles(ExportersUrl.parse("http://ns/app=exporter"), str(file))
+
+
+def test_names_in_a_client_file_are_relative_to_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("right\n")
+    (tmp_path / "client.yaml").write_text("basic_auth: {username: u, password_file: password}")
+    now = ExporterAccessFiles(ExportersUrl.parse("http://ns/app=e"), str(tmp_path / "client.yaml")).now()
+    assert now.headers == {"Authorization": "Basic dTpyaWdodA=="}
+    assert (now.port, now.tls) == (9400, None)
+
+
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [
+        ("http://ns/app.example/part=a,b=c", ExportersUrl("ns", "app.example/part=a,b=c", 9400, has_tls=False)),
+        ("https://gpu-system:65535/app in (a)".replace(" ", ""), None),
+    ],
+)
+def test_a_url_names_namespace_port_and_labels(url: str, wanted: ExportersUrl | None) -> None:
+    assert ExportersUrl.parse(url) == (wanted or ExportersUrl("gpu-system", "appin(a)", 65535, has_tls=True))
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "ns/app=a", "http://ns", "http://ns/", "http:///app=a", "http://ns:0/a=b", "http://ns:65536/a", "ftp://n/a"],
+)
+def test_a_url_that_names_no_exporters_is_refused(url: str) -> None:
+    with pytest.raises(BadInputError, match=r"^page-exporters .*: expected http://NAMESPACE\[:PORT\]/SELECTOR"):
+        ExportersUrl.parse(url)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +312,7 @@ def test_a_file_without_an_authority_is_told_at_the_start(tmp_path: Path, text: 
 def test_a_file_of_authorities_may_have_comments_in_any_language_and_only_these_are_trusted(tmp_path: Path) -> None:
     write_authority(tmp_path / "ca.crt")
     (tmp_path / "ca.crt").write_text("# Behörde\n" + (tmp_path / "ca.crt").read_text(), encoding="utf-8")
-    tls = ExporterAccessFiles(1, ca_file=str(tmp_path / "ca.crt"), server_name="", password_file="").now().tls
+    tls = files_of(1, tmp_path / "ca.crt").now().tls
     assert tls is not None
     assert len(tls.get_ca_certs()) == 1
 
@@ -266,13 +330,15 @@ def test_files_are_read_again_when_authority_and_password_are_replaced(tmp_path:
         write_server(tmp_path, ca=ca)
         hashed = bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
         tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
-        (tmp_path / "web.yml").write_text(yaml.safe_dump({"tls_server_config": tls, "basic_auth_users": {"u": hashed}}))
+        (tmp_path / "web.yml").write_text(
+            yaml.safe_dump({"tls_server_config": tls, "basic_auth_users": {"page": hashed}})
+        )
         return str(tmp_path / "web.yml")
 
     authorities, password = tmp_path / "ca.crt", tmp_path / "password"
     write_authority(authorities)
-    password.write_text("u:old\n")
-    files = ExporterAccessFiles(1, ca_file=str(authorities), server_name="", password_file=str(password))
+    password.write_text("old\n")
+    files = files_of(1, authorities, password)
     port = 1
     asked = HttpExporters(lambda: dataclasses.replace(files.now(), port=port), SystemClock(), timeout_s=10.0)
     with short_folder() as folder, exporting_node(folder, web_config_file=serve("ca", "old")) as node:
@@ -286,7 +352,7 @@ def test_files_are_read_again_when_authority_and_password_are_replaced(tmp_path:
         write_authority(authorities, ca="other")
         with pytest.raises(ExporterError, match=HERE + "refuses the user and password of the controller$"):
             asked.usage(LOCAL)
-        password.write_text("u:new\n")
+        password.write_text("new\n")
         assert read_usage(HOST, asked.usage(LOCAL)).uses == ()
 
 
@@ -295,15 +361,15 @@ def test_a_file_that_can_no_longer_be_used_is_told_and_nothing_is_asked_as_befor
     tmp_path: Path, name: str, text: str | None
 ) -> None:
     write_authority(tmp_path / "ca.crt")
-    (tmp_path / "password").write_text("u:p\n")
+    (tmp_path / "password").write_text("p\n")
     asked = access(1, tmp_path / "ca.crt", tmp_path / "password")
     if text is None:
         (tmp_path / name).unlink()
     else:
         (tmp_path / name).write_text(text)
-    with pytest.raises(BadInputError, match=f"^file {tmp_path / name}\\b"):
+    with pytest.raises(BadInputError, match=r"^file .*(not empty$|cannot be read|holds no)"):
         asked.usage(LOCAL)
     write_authority(tmp_path / "ca.crt")
-    (tmp_path / "password").write_text("u:p\n")
+    (tmp_path / "password").write_text("p\n")
     with pytest.raises(ExporterError, match=GAVE_NONE):
         asked.usage(LOCAL)

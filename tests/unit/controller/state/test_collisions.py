@@ -9,7 +9,7 @@ from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.state.collisions import Collision
 from support.allocation import blocks, claim, device_name, holding, machine, pod
 from support.bare_cluster import bare_cluster, show
-from support.reconciling import UNBOUND_WAIT_S, Bench
+from support.reconciling import SEEN_S, Bench
 
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 
@@ -36,7 +36,7 @@ def allocated_by_us() -> Bench:
 
 def prove(bench: Bench, name: str = "p") -> None:
     """Let the reservation be dropped, and kube-scheduler end a try that has seen it."""
-    bench.pass_time(int(UNBOUND_WAIT_S) + 2)
+    bench.pass_time(int(SEEN_S) + 2)
     bench.try_in_vain(name)
     bench.run()
 
@@ -48,7 +48,7 @@ def told(bench: Bench) -> list[tuple[str, str]]:
 def test_ours_is_taken_back_while_its_pod_is_unbound_and_it_gets_another_device() -> None:
     bench = allocated_by_us()
     bench.add(by_scheduler("x", 0))
-    bench.pass_time(int(UNBOUND_WAIT_S) + 2)
+    bench.pass_time(int(SEEN_S) + 2)
     assert (bench.held("c"), bench.users("c")) == ((0,), []), "p may be on its way to its node"
     bench.try_in_vain("p")
     bench.run()

@@ -15,7 +15,7 @@ from dracaena.controller.lifecycle.pod_record import Growth
 from dracaena.controller.lifecycle.prospects import PREEMPTION_S, SETTLE_S
 from support.allocation import blocks, claim, machine, pod, request
 from support.allocation import node as bare_node
-from support.reconciling import EXCLUSION_S, LONGEST_EXCLUSION_S, PASSED_OVER_WAIT_S, UNBOUND_WAIT_S, Bench
+from support.reconciling import EXCLUSION_S, LONGEST_EXCLUSION_S, PASSED_OVER_WAIT_S, SEEN_S, Bench
 from support.seeds import sampled
 
 FOUR: Final = machine("four", blocks(4, inside="PIX", outside="PIX"))
@@ -158,7 +158,7 @@ def test_the_allocation_stays_while_kube_scheduler_names_its_node() -> None:
 def test_what_nobody_is_evicted_for_is_taken_back_and_preemption_waits() -> None:
     bench = full()
     bench.say("high", "0/1 nodes are available: 1 Insufficient cpu.")
-    bench.pass_time(int(PASSED_OVER_WAIT_S) + int(UNBOUND_WAIT_S) + 2)
+    bench.pass_time(int(PASSED_OVER_WAIT_S) + int(SEEN_S) + 2)
     bench.say_again("high")
     bench.run()
     assert bench.on_node("c") is None
@@ -186,7 +186,7 @@ def test_victims_that_never_leave_do_not_keep_devices_for_ever() -> None:
     bench = full()
     bench.say("high", SHORT)
     nominate(bench, "a")
-    bench.pass_time(int(PREEMPTION_S) + int(UNBOUND_WAIT_S) + 20)
+    bench.pass_time(int(PREEMPTION_S) + int(SEEN_S) + 20)
     bench.say_again("high")
     bench.run()
     assert bench.on_node("c") is None
@@ -295,7 +295,7 @@ def test_kube_scheduler_is_made_to_try_a_pod_that_it_keeps_for_want_of_cpu() -> 
 def test_it_is_made_to_every_fifteen_seconds_until_the_patience_is_over() -> None:
     bench = full()
     bench.reconciler._nomination._above_nodes = 500
-    bench.pass_time(int(PASSED_OVER_WAIT_S) + int(UNBOUND_WAIT_S) + 2)
+    bench.pass_time(int(PASSED_OVER_WAIT_S) + int(SEEN_S) + 2)
     assert [verb for verb, _ in bench.api.writes].count("nominate") == 2 * 4
     assert bench.record("c").ending == "no-preemption"
 
@@ -519,7 +519,7 @@ def test_a_pod_does_not_stand_behind_an_equal_one_for_which_nobody_is_evicted_be
 def test_a_pod_does_not_stand_behind_an_equal_one_that_waits_to_preempt_again() -> None:
     bench = full()
     bench.say("high", "0/1 nodes are available: 1 Insufficient cpu.")
-    bench.pass_time(int(PASSED_OVER_WAIT_S) + int(UNBOUND_WAIT_S) + 2)
+    bench.pass_time(int(PASSED_OVER_WAIT_S) + int(SEEN_S) + 2)
     bench.say_again("high")
     bench.run()
     assert bench.on_node("c") is None

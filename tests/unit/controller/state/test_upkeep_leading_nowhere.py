@@ -18,7 +18,7 @@ from support.reconciling import (
     LONGEST_BIND_S,
     PASSED_OVER_WAIT_S,
     REFUSED_WAIT_S,
-    UNBOUND_WAIT_S,
+    SEEN_S,
     Bench,
 )
 
@@ -46,7 +46,7 @@ def one_node() -> Bench:
 def prove(bench: Bench, name: str = "p") -> None:
     """Wait until kube-scheduler has seen that the reservation went; then it tries the pod again, in vain, and has
     nothing new to say."""
-    bench.pass_time(int(UNBOUND_WAIT_S) + 1)
+    bench.pass_time(int(SEEN_S) + 1)
     bench.say_again(name)
     bench.run()
 

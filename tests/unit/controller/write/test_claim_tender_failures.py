@@ -8,10 +8,10 @@ from dracaena.controller.lifecycle.claim_record import Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import Phase
 from dracaena.controller.write.claim_tender import REFUSED_S
 from dracaena.kube.errors import ApiUnavailableError, InvalidError, KubeError, error_for
-from support.reconciling import UNBOUND_WAIT_S
+from support.reconciling import SEEN_S
 from support.taking_back import dropped, ended, ready, writes
 
-SETTLE = int(UNBOUND_WAIT_S)
+SETTLE = int(SEEN_S)
 P = PodIdentity("default/p", "uid-p")
 
 NO_ANSWERS = [

@@ -15,10 +15,10 @@ from dracaena.controller.lifecycle.proof import BEHIND_S
 from dracaena.controller.write.claim_tender import AGAIN_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, InvalidError, KubeError
 from support.allocation import claim, device_name, holding, node, pod, request
-from support.reconciling import LONGEST_BIND_S, TWO, UNBOUND_WAIT_S, Bench
+from support.reconciling import LONGEST_BIND_S, SEEN_S, TWO, Bench
 from support.taking_back import WORDS, clear, dropped, ended, free, ready, reserve, writes
 
-SETTLE = int(UNBOUND_WAIT_S)
+SETTLE = int(SEEN_S)
 P = PodIdentity("default/p", "uid-p")
 
 
@@ -146,7 +146,7 @@ def test_a_pod_that_cannot_be_bound_any_more_is_a_proof_at_once(happens: Callabl
 
 def test_after_the_longest_bind_no_proof_is_needed() -> None:
     bench = dropped(said="")
-    bench.advance(UNBOUND_WAIT_S + LONGEST_BIND_S - 1)
+    bench.advance(SEEN_S + LONGEST_BIND_S - 1)
     assert bench.on_node("c") == "a"
     bench.advance(1)
     assert ended(bench, "cleared")
@@ -157,7 +157,7 @@ def test_the_time_counts_from_the_answer_of_the_drop_however_long_it_took() -> N
     bench.api.before = lambda verb, key: bench.clock.advance(9) if verb == "reserve" else None
     bench.run()
     assert bench.record("c").doubts == (Doubt(P, 9.0),)
-    bench.advance(UNBOUND_WAIT_S + LONGEST_BIND_S - 1)
+    bench.advance(SEEN_S + LONGEST_BIND_S - 1)
     assert bench.on_node("c") == "a"
     bench.advance(1)
     assert ended(bench, "cleared")

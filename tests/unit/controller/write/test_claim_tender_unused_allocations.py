@@ -11,7 +11,7 @@ from dracaena.controller.lifecycle.tending import UNUSED_S
 from dracaena.controller.write.claim_tender import REFUSED_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, ForbiddenError, InvalidError, KubeError
 from support.allocation import claim, holding, pod, request
-from support.reconciling import LONGEST_BIND_S, TWO, UNBOUND_WAIT_S, Bench
+from support.reconciling import LONGEST_BIND_S, SEEN_S, TWO, Bench
 
 WAIT_S = int(UNUSED_S)
 
@@ -203,7 +203,7 @@ def test_without_a_word_of_kube_scheduler_a_new_leader_waits_as_long_as_any_bind
     bench.cluster.begin()
     bench.take_back("c", "unreserved")
     bench.pass_time(2)
-    bench.advance(UNBOUND_WAIT_S + LONGEST_BIND_S - 4)
+    bench.advance(SEEN_S + LONGEST_BIND_S - 4)
     assert bench.on_node("c") == "a"
     bench.pass_time(3)
     assert bench.metric("take_backs_total", reason="unreserved", end="cleared") == 1

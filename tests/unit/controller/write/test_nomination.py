@@ -12,7 +12,7 @@ from dracaena.controller.write.nomination import NEVER, Nomination
 from dracaena.kube.errors import ApiUnavailableError, InvalidError
 from support.allocation import blocks, claim, holding, machine, pod
 from support.claim_api import FakeClaims
-from support.reconciling import REFUSED_WAIT_S, UNBOUND_WAIT_S, Bench
+from support.reconciling import REFUSED_WAIT_S, SEEN_S, Bench
 from support.watched_cluster import WatchedCluster
 
 POD = pod("p", "c")
@@ -85,7 +85,7 @@ def test_it_is_written_between_the_finalizer_and_the_allocation_and_goes_with_a_
     bench.pass_time(6)
     bench.change_pod("p", lambda old: nominated(old, ""))  # a try that fails wipes it
     bench.say("p", f"0/2 nodes are available: 1 no room, 1 {ELSEWHERE}.")
-    bench.pass_time(int(REFUSED_WAIT_S + UNBOUND_WAIT_S) + 1)
+    bench.pass_time(int(REFUSED_WAIT_S + SEEN_S) + 1)
     bench.try_in_vain("p")
     bench.run()
     assert bench.on_node("c") == "b"
@@ -98,7 +98,7 @@ def test_a_hint_of_ours_that_kube_scheduler_never_looked_at_is_cleared_with_the_
     bench.run()
     bench.take_back("c", "passed-over")
     bench.run()
-    bench.pass_time(int(UNBOUND_WAIT_S) + 1)
+    bench.pass_time(int(SEEN_S) + 1)
     bench.try_in_vain("p")
     bench.leave_all_out("p")
     bench.run()
