@@ -76,14 +76,14 @@ test-held-up: $(VENV)/dev.stamp ## integration tests with the threads of our pro
 integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
 	@$(IN_TEST_FOLDER) $(RUN) -m pytest -q -n $(INTEGRATION_JOBS) --dist loadgroup tests/integration
 
-e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machine (root; KUBERNETES=1.37|1.36; docs/dev/e2e.md)
+e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machine (root; KUBERNETES=1.37|1.36; docs/dev/tests.md)
 	@PYTHONPATH=tests $(RUN) -m e2e.run $(E2E)
 
 e2e-all: $(VENV)/dev.stamp ## the same on each version of Kubernetes, one after the other
 	@for version in 1.37 1.36; do \
 		echo "== Kubernetes $$version"; PYTHONPATH=tests KUBERNETES=$$version $(RUN) -m e2e.run $(E2E) || exit $$?; done
 
-e2e-soak: $(VENV)/dev.stamp ## faults for SOAK_S seconds (600) on a real control plane, and a checker beside them (root; docs/dev/e2e.md)
+e2e-soak: $(VENV)/dev.stamp ## faults for SOAK_S seconds (600) on a real control plane, and a checker beside them (root; docs/dev/tests.md)
 	@PYTHONPATH=tests $(RUN) -m e2e.soak.run $(SOAK)
 
 e2e-soak-planted: $(VENV)/dev.stamp ## plant faults into copies, one at a time, and see whether the soak finds them (an hour; root)
@@ -98,16 +98,16 @@ page-test: $(VENV)/dev.stamp ## the controller's page in a real headless Chromiu
 pictures: $(VENV)/dev.stamp ## take the pictures of page and dashboards anew into docs/pictures (needs a headless Chromium here; builds Prometheus with Go)
 	@PYTHONPATH=tests $(RUN) -m page.pictures docs/pictures
 
-bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ratios and floors (docs/bench.md; BENCH="quality -o json")
+bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ratios and floors (docs/dev/bench.md; BENCH="quality -o json")
 	@PYTHONPATH=tests $(RUN) -m bench.run $(BENCH)
 
 bench-long: $(VENV)/dev.stamp ## the same with more seeds and sizes where a section has them (BENCH="mixed queue")
 	@PYTHONPATH=tests $(RUN) -m bench.run --long $(BENCH)
 
-bench-go: $(VENV)/dev.stamp ## every state beside go-gpuallocator itself, built as a Go module; needs Go (GO=path; docs/bench.md)
+bench-go: $(VENV)/dev.stamp ## every state beside go-gpuallocator itself, built as a Go module; needs Go (GO=path; docs/dev/bench.md)
 	@PYTHONPATH=tests $(RUN) -m bench.beside_go
 
-bench-cluster: $(VENV)/dev.stamp ## pods bound per second with our controller and without, on a real control plane (root; docs/bench.md)
+bench-cluster: $(VENV)/dev.stamp ## pods bound per second with our controller and without, on a real control plane (root; docs/dev/bench.md)
 	@PYTHONPATH=tests $(RUN) -m bench.cluster.run $(BENCH)
 
 bench-node: $(VENV)/dev.stamp ## prepare and unprepare, start, leaks, the plugin at rest (25 minutes; BENCH="--rest-s 60 --calls 100 -o json")

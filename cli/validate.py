@@ -168,7 +168,7 @@ def _lines(found: Sequence[_PlacedFinding]) -> Iterator[str]:
 
 
 def _document(found: Sequence[_PlacedFinding], summary: _Summary) -> dict[str, Any]:
-    """Return the JSON form; docs/validate.md promises it."""
+    """Return the JSON form; docs/check.md promises it."""
     return {
         "findings": [_entry(each) for each in found],
         "summary": {

@@ -204,7 +204,7 @@ def _links(outcome: Outcome | None) -> str:
 
 
 def fit_document(fit: Fit) -> dict[str, Any]:
-    """Return the JSON form; docs/simulate.md promises it."""
+    """Return the JSON form; docs/check.md promises it."""
     return {
         "template": fit.template,
         "pods": len(fit.pods),

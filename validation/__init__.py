@@ -6,7 +6,7 @@ Pure, so that `dracaena validate` and an admission webhook give the same answer:
         print(finding)
 
 An ERROR is what kube-apiserver 1.36 refuses, or what can never be fulfilled; a WARNING is what it accepts although it
-certainly does something other than its author wants. docs/validate.md lists both, and where they differ from the
+certainly does something other than its author wants. docs/check.md lists both, and where they differ from the
 server.
 """
 

@@ -134,7 +134,7 @@ def instances(installed: Cluster) -> Iterator[Instances]:
 def failed_calls(cluster: Cluster, since: int) -> list[str]:
     """Return what kubelet logs, from a byte on, of claims that it could not prepare or unprepare.
 
-    Left out are those that kubelet itself could not read yet (docs/dev/e2e.md): no plugin was asked for them.
+    Left out are those that kubelet itself could not read yet (docs/dev/tests.md): no plugin was asked for them.
     """
     with cluster.node.kubelet.log.open("rb") as log:
         log.seek(since)

@@ -136,9 +136,9 @@ _HOLDS_STATEMENTS = ("body", "orelse", "finalbody", "handlers", "cases")
 def words_by_part() -> Mapping[str, int]:
     """Return the words of the pages for users, of the decisions and of the pages for developers."""
     docs = ROOT / "docs"
-    design, developers = set(docs.glob("design/*.md")), {docs / "architecture.md", docs / "reading.md"}
-    developers |= {ROOT / "CONTRIBUTING.md", *docs.glob("dev/*.md")} - {PAGE}
-    users = {ROOT / "README.md", *docs.glob("*.md"), *(ROOT / "deploy").rglob("*.md")} - developers
+    design, developers = set(docs.glob("design/*.md")), {ROOT / "CONTRIBUTING.md", *docs.glob("dev/*.md")}
+    users = {ROOT / "README.md", *docs.rglob("*.md"), *(ROOT / "deploy").rglob("*.md")} - developers - design
+    developers -= {PAGE}
     pages = {"pages for users": users, "decisions": design, "pages for developers": developers}
     return {name: sum(len(page.read_text(encoding="utf-8").split()) for page in found) for name, found in pages.items()}
 

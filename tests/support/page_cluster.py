@@ -11,9 +11,11 @@ from dracaena.api.confidential import CC_ON
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.api.resource_objects import ResourceSliceSpec
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable, counter_pages, slice_specs
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
+from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
 from support.machines import plain_machine
 from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
 from support.vgpus import mediated, with_vgpus
@@ -22,6 +24,9 @@ NODES: Final = ("worker-1", "worker-2", "machines-1", "guest-1")
 """A node of eight whole GPUs, one of eight GPUs of which three are divided, one with two GPUs for virtual machines, of
 which one computes confidentially, and a vGPU, and one with a GPU that computes confidentially.
 """
+
+GPU_BYTES: Final = 85_520_809_984
+"""Memory of each whole GPU."""
 
 _GIB: Final = 1 << 30
 _PROFILES: Final = (
@@ -37,14 +42,21 @@ _PROFILES: Final = (
 """Of each MIG device the ordinal of its GPU, profile, first memory slice, their number, GiB and multiprocessors."""
 
 
-def page_cluster() -> list[dict[str, Any]]:
-    """Return the cluster's ResourceSlices as documents, as the plugins of its nodes would publish them."""
+def page_cluster(*, shared: bool = False) -> list[dict[str, Any]]:
+    """Return the cluster's ResourceSlices as documents, as the plugins of its nodes would publish them.
+
+    With `shared`, claims may share the GPUs of the first node.
+    """
     confidential = replace(passthrough_gpu(1), cc_mode=CC_ON)
     for_machines = with_passthrough(NO_GPUS, [passthrough_gpu(0), confidential])
     for_machines = with_vgpus(for_machines, mediated(0, parent="0000:41:00.0"))
     machines = {"worker-1": _whole(), "worker-2": divided_machine(), "machines-1": for_machines}
     machines["guest-1"] = plain_machine(1, minor=0, cc_capable=True, cc_mode="on")
-    return [_slice(name, machine) for name, machine in machines.items()]
+    slices = [_slice(name, machine) for name, machine in machines.items()]
+    if shared:
+        devices = msgspec.convert(slices[0]["spec"], ResourceSliceSpec).devices
+        slices[0]["spec"]["devices"] = [msgspec.to_builtins(shared_device(device, GPU_BYTES)) for device in devices]
+    return slices
 
 
 def node_divided_on_demand() -> list[dict[str, Any]]:
@@ -78,7 +90,7 @@ def _whole() -> Machine:
     recorded = read_machine("dgx-a100")
     topology = replace(recorded.topology, numa_nodes=tuple(ordinal // 4 for ordinal in range(8)))
     gpus = tuple(
-        replace(gpu, product_name="NVIDIA H100 80GB HBM3", architecture="Hopper", memory_bytes=85_520_809_984)
+        replace(gpu, product_name="NVIDIA H100 80GB HBM3", architecture="Hopper", memory_bytes=GPU_BYTES)
         for gpu in recorded.gpus
     )
     return replace(recorded, gpus=gpus, topology=topology)

@@ -1,1 +1,1 @@
-"""What the plugin costs a node: `make bench-node` (docs/bench.md)."""
+"""What the plugin costs a node: `make bench-node` (docs/dev/bench.md)."""

@@ -9,14 +9,15 @@ import re
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[3]
+_DOCS = REPOSITORY / "docs"
+_OF_THE_DEMO = (_DOCS / "demo.md", _DOCS / "dev" / "embedded-server.md")
 PAGES = (
     REPOSITORY / "README.md",
     REPOSITORY / "CONTRIBUTING.md",
-    *sorted({*(REPOSITORY / "docs").glob("*.md")} - {REPOSITORY / "docs" / "demo.md"}),
-    *sorted((REPOSITORY / "docs" / "dev").glob("*.md")),
+    *sorted({*_DOCS.rglob("*.md")} - {*_DOCS.glob("design/*.md"), *_OF_THE_DEMO}),
     *sorted((REPOSITORY / "deploy").rglob("*.md")),
 )
-"""All but the page of the demo, which has a cluster of its own: tests/integration/test_kubectl_pages.py types that."""
+"""All but the pages of the demo, which has a cluster of its own: tests/integration/test_kubectl_pages.py types that."""
 
 _PROGRAMS = (
     *("apt", "buildah", "crictl", "ctr", "curl", "docker", "dracaena", "git", "go", "helm", "journalctl", "kubectl"),
@@ -46,6 +47,7 @@ _INSTALLS = (
 )
 _PLUGIN = "tests/integration/test_kubectl.py types it"
 _KREW = "needs krew and archives for all platforms; tests/unit/chart/test_krew.py unpacks one and links it as krew does"
+_QUICKSTART = "starts from a node with a GPU; test_documents.py installs the chart, test_examples.py runs such pods"
 _LETS_GO = "makes the plugin release the driver; tests/integration/test_kubelet_plugin_health.py sets the label"
 
 NOT_RUN_HERE = {
@@ -53,6 +55,27 @@ NOT_RUN_HERE = {
     "apt install runc containernetworking-plugins iproute2 iptables buildah debootstrap": (
         "installs programs on the machine of the tests, which run because they are there"
     ),
+    "docker push registry.example.com/dracaena:0.1.0": "needs a registry of images, which these tests do not have",
+    (
+        "helm install dracaena deploy/helm/dracaena --namespace dracaena "
+        "--values deploy/helm/gpu-operator.values.yaml --values image.yaml"
+    ): _QUICKSTART,
+    (
+        "helm install dracaena deploy/helm/dracaena --namespace dracaena "
+        "--values deploy/helm/one-node.values.yaml --values image.yaml"
+    ): _QUICKSTART,
+    "kubectl apply -f first-gpu.yaml": _QUICKSTART,
+    "kubectl create namespace dracaena": _QUICKSTART,
+    "kubectl delete -f first-gpu.yaml": _QUICKSTART,
+    "kubectl delete namespace dracaena": _QUICKSTART,
+    "kubectl describe pod first-gpu": _QUICKSTART,
+    "kubectl label namespace dracaena pod-security.kubernetes.io/enforce=privileged": _QUICKSTART,
+    "kubectl label node NODE gpu.dracaena.dev/serves-": _MOVES,
+    "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=true --overwrite": _MOVES,
+    "kubectl logs first-gpu": _QUICKSTART,
+    "kubectl wait pod/first-gpu --for=jsonpath='{.status.phase}'=Succeeded --timeout=2m": _QUICKSTART,
+    "kubectl get devicetaintrules": "lists rules, and here is none; test_taint_rules.py makes one",
+    "kubectl get pods -A -o wide | grep device-plugin": _MOVES,
     "dracaena controller": _SPOKEN_OF,
     "dracaena driver release": _ON_A_NODE,
     "dracaena driver release --reason TEXT": _ON_A_NODE,
@@ -71,10 +94,8 @@ NOT_RUN_HERE = {
     "dracaena topology import": _SPOKEN_OF,
     "dracaena topology record": _DRIVER,
     "dracaena topology record -o mine.json": _DRIVER,
-    "dracaena topology show --nvml": _DRIVER,
     "dracaena validate": _SPOKEN_OF,
     "dracaena validate pod.yaml": "tests/unit/docs/test_migration.py types it",
-    "git worktree add folder v0.1.0": "needs a checkout with its history and a version that was tagged",
     "go mod tidy -e": "fetches modules from a network that these tests do not have",
     "helm install dracaena deploy/helm/dracaena --namespace dracaena --create-namespace": _MORE,
     (

@@ -11,8 +11,8 @@ from support.work_paths import ROOT, decide, told, warm_decision
 
 
 def told_files() -> set[str]:
-    """Return the files that docs/architecture.md names on the path of a decision."""
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    """Return the files that docs/dev/architecture.md names on the path of a decision."""
+    page = (ROOT / "docs" / "dev" / "architecture.md").read_text()
     table = page.partition("## The path of a decision")[2].partition("\n| step |")[2].partition("\n## ")[0]
     names = re.findall(r"`([a-z_/]+\.py)`", table)
     return {name if (ROOT / name).is_file() else f"controller/{name}" for name in names}
@@ -22,7 +22,7 @@ def test_a_decision_enters_the_files_that_the_page_names() -> None:
     path = warm_decision()
     sys.stdout.write(told(path))  # pytest -s shows it
     assert path.keys() >= {"controller/reconciler.py", "controller/allocation/walk/walk.py"}
-    assert path.keys() == told_files(), "docs/architecture.md shows another path"
+    assert path.keys() == told_files(), "docs/dev/architecture.md shows another path"
 
 
 def test_a_decision_beside_pods_that_wait_also_enters_their_lines() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,15 +55,48 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+LINKING = [*PAGES, *sorted((ROOT / "deploy").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if "://" in target:
-            continue
-        path, _, anchor = target.partition("#")
-        found = (page.parent / path) if path else page
-        assert found.exists(), target
-        assert not anchor or anchor in _anchors(found), target
+    text = page.read_text(encoding="utf-8")
+    assert [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not _leads(target, page.parent, page)] == []
+
+
+def _leads(target: str, folder: Path, page: Path) -> bool:
+    """Whether a link exists, if it does not lead out of the repository."""
+    path, _, anchor = target.partition("#")
+    found = (folder / path) if path else page
+    return "://" in target or (found.exists() and (not anchor or anchor in _anchors(found)))
+
+
+_ADDRESS = re.compile(r"(?<![\w./])docs/[\w/.-]+\.md(?:#[\w-]+)?")
+
+
+def addresses() -> dict[str, list[str]]:
+    """Return each address of a page that code, chart or tests name → the files that name it."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    found: dict[str, list[str]] = {}
+    for path in (ROOT / name for name in files if Path(name).suffix in {"", ".py", ".yaml", ".tpl", ".toml", ".json"}):
+        if path.is_file() and not path.is_symlink():
+            for address in _ADDRESS.findall(path.read_text(encoding="utf-8", errors="replace")):
+                found.setdefault(address, []).append(str(path.relative_to(ROOT)))
+    return found
+
+
+def test_addresses_of_pages_in_code_chart_and_tests_exist() -> None:
+    found = addresses()
+    assert len(found) > 40
+    assert {address: files for address, files in found.items() if not _leads(address, ROOT, ROOT)} == {}
+
+
+def test_an_address_that_leads_nowhere_is_found() -> None:
+    assert _leads("docs/claims.md#a-fallback", ROOT, ROOT)
+    assert not any(
+        _leads(f"docs/{planted}", ROOT, ROOT) for planted in ("claims.md#no-such-section", "no-such-page.md")
+    )
 
 
 def _prose(text: str) -> list[str]:
@@ -88,8 +122,10 @@ def test_only_prose_is_held_to_a_width() -> None:
     assert [line for line in _prose(text) if len(line) > 120] == [wide, f"* {wide}"]
 
 
-def test_the_page_about_waiting_has_the_words_that_pods_are_told() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "waiting.md").read_text(encoding="utf-8"), re.MULTILINE)
+@pytest.mark.parametrize("page", ["pending.md", "reference/reasons.md"])
+def test_pages_about_waiting_have_the_words_that_pods_are_told(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text.partition("## Other pods have the GPUs")[2] or text, re.MULTILINE)
     phrases = [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row)]
     files = [*sorted((ROOT / "controller").rglob("*.py")), ROOT / "api" / "gpu_quota.py", ROOT / "api" / "reasons.py"]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
@@ -139,7 +175,8 @@ def test_a_manifest_of_a_page_is_right_and_gets_its_gpus(
     assert main(["validate", str(manifest)]) == 0, capsys.readouterr().out
     assert "0 warnings" in capsys.readouterr().out
     cluster = tmp_path / "cluster.yaml"
-    cluster.write_text(yaml.dump_all(page_cluster(), Dumper=yaml.CSafeDumper), encoding="utf-8")
+    slices = page_cluster(shared="share.gpu.dracaena.dev" in text)
+    cluster.write_text(yaml.dump_all(slices, Dumper=yaml.CSafeDumper), encoding="utf-8")
     users = _users(list(yaml.safe_load_all(text)))
     manifest.write_text("---\n".join([text, *map(yaml.safe_dump, users)]), encoding="utf-8")
     assert main(["simulate", "-f", str(cluster), "-f", str(CLASSES), "-f", str(manifest), "-o", "json"]) == 0
@@ -218,15 +255,14 @@ def _pod_of(template: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
 
 
-def test_the_page_about_explain_lists_every_part_of_the_score_with_its_words() -> None:
-    page = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
-    table = page.partition("### The words of the score")[2].partition("| it waits for |")[0]
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.MULTILINE)
+def test_the_page_about_scores_lists_every_part_with_its_words() -> None:
+    page = (ROOT / "docs" / "reference" / "score.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
     assert rows == [(name, part_in_words(name)) for name in PARTS]
 
 
-def test_the_page_about_claims_lists_every_attribute_of_our_domain() -> None:
-    text = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+def test_the_page_about_attributes_lists_every_one_of_our_domain() -> None:
+    text = (ROOT / "docs" / "reference" / "attributes.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| \w+ \| (.*) \|$", text, re.MULTILINE))
     ours = {
         *attributes.GPU_ATTRIBUTES,
@@ -260,7 +296,7 @@ def test_the_page_about_classes_names_each_kind_of_configuration() -> None:
 
 
 def test_the_glossary_has_at_most_25_words_and_none_twice() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "dev" / "architecture.md").read_text(encoding="utf-8")
     glossary = page.partition("\n## Words\n")[2].partition("\n## ")[0]
     words = re.findall(r"^\| (\w+) \| ", glossary, re.MULTILINE)[1:]
     assert len(words) == len(set(words)) == glossary.count("\n| ") - 1  # one word in each row below the heading

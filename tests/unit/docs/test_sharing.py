@@ -1,5 +1,4 @@
-"""The page about shares, typed: its eleven lines, what it says of claims that ask wrongly, and how others' requests are
-written here."""
+"""The pages about shares, typed: the eleven lines, claims that ask wrongly, and what others write, written here."""
 
 from __future__ import annotations
 
@@ -10,44 +9,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 import yaml
 
 from dracaena.api.config.v1alpha1 import GpuConfig, SharingStrategy, decode_config
 from dracaena.api.quantity import parse_quantity
-from dracaena.api.resource_objects import ResourceSliceSpec
 from dracaena.cli.main import main
-from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
 from support.page_cluster import page_cluster
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "sharing.md").read_text(encoding="utf-8")
+USERS_PAGE = (ROOT / "docs" / "part-of-a-gpu.md").read_text(encoding="utf-8")
 CLASSES = ROOT / "deploy" / "deviceclasses"
 VALUES = ROOT / "deploy" / "helm" / "dracaena" / "values.yaml"
 DRIVER = "gpu.dracaena.dev"
 CLASS = f"share.{DRIVER}"
-GPU_BYTES = 85_520_809_984
 
 MIB, GIB = 1 << 20, 1 << 30
 
 Document = dict[str, Any]
 
 
-def table(heading: str) -> list[list[str]]:
+def table(heading: str, page: str = PAGE) -> list[list[str]]:
     """Return the rows of a section's table without its heading row."""
-    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [re.split(r" \| ", line.strip("| ")) for line in section.splitlines() if line.startswith("| ")]
     return rows[1:]
 
 
 def cluster(*, shares: bool = True) -> Document:
     """Return the slice of a node of eight GPUs of 80 GiB, with the setting `sharing` or without it."""
-    pool = page_cluster()[0]
-    if shares:
-        devices = msgspec.convert(pool["spec"], ResourceSliceSpec).devices
-        pool["spec"]["devices"] = [msgspec.to_builtins(shared_device(device, GPU_BYTES)) for device in devices]
-    return pool
+    return page_cluster(shared=shares)[0]
 
 
 def request(name: str = "gpu", count: int = 1, **amounts: str) -> Document:
@@ -109,10 +101,10 @@ def asked(folder: Path, capsys: pytest.CaptureFixture[str], wanted: Sequence[Doc
 
 
 def test_each_wrong_request_of_the_table_is_typed() -> None:
-    assert [row[0] for row in table("Wrong requests")] == list(WRONG)
+    assert [row[0] for row in table("Wrong requests", USERS_PAGE)] == list(WRONG)
 
 
-@pytest.mark.parametrize("row", table("Wrong requests"), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", table("Wrong requests", USERS_PAGE), ids=lambda row: row[0])
 def test_who_asks_wrongly_is_told_in_the_words_of_the_table(
     row: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

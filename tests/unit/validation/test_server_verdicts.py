@@ -3,7 +3,7 @@
 server_verdicts.json was made with the strict decoder, the defaults and the validation of Kubernetes 1.36.3 on edits of
 the objects in tests/support/api_documents.py. `refused` is null, or the fields that the server named; "" for a value
 that it could not decode. What is found beyond the server (opaque parameters of our driver) is left out by another name
-of the driver; where the two mean to differ, docs/validate.md says so.
+of the driver; where the two mean to differ, docs/check.md says so.
 """
 
 from __future__ import annotations
