@@ -28,7 +28,7 @@ from support.seeds import in_tiers
 SEED: Final = 15
 HONEST_EVERY: Final = 8
 USED_EVERY: Final = 3
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 """For one honest pod, and for one answer: the server validates the bad objects in this same process."""
 
 COLLECTIONS: Final[dict[Resource, str]] = {
