@@ -58,8 +58,7 @@ WHOLE_PACKAGE = {
         "beside_nvidia_ctk": "the search for driver files and the spec together, beside recorded specs of NVIDIA's",
         "first_looks": "every type that any module decodes",
         "simulated_node": "a whole node in any order of events",
-        "simulated_damage": "the same, with damaged files and failing effects",
-        "whole_node": "the same, with claims of every kind and all that goes wrong at once",
+        "whole_node": "a whole node with claims of every kind, damaged files, and all that goes wrong at once",
         "power_cut": "each kind of file, torn",
     },
     "validation": {

@@ -7,6 +7,7 @@ the simulator looks by itself which physical GPUs that container can reach, and 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -70,6 +71,35 @@ class Steps(FileSteps):
             self.left -= 1
             if self.left < 0:
                 raise Crashed
+
+
+class FailingSteps(Steps):
+    """Besides, so many steps fail, beginning with the n-th from now."""
+
+    def __init__(self, *, removals: bool) -> None:
+        """`removals`: they may fail too."""
+        super().__init__()
+        self.good: int | None = None
+        self.failing = 0
+        self._removals = removals
+
+    def remove(self, path: Path, folder: int) -> None:
+        good, self.good = self.good, self.good if self._removals else None
+        try:
+            super().remove(path, folder)
+        finally:
+            self.good = self.good if self._removals else good
+
+    def step(self) -> None:
+        super().step()
+        if self.good is None:
+            return
+        self.good -= 1
+        if self.good < 0:
+            self.failing -= 1
+            if self.failing <= 0:
+                self.good = None
+            raise OSError(errno.EIO, "Input/output error")
 
 
 @dataclass(frozen=True)

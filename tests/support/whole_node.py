@@ -19,11 +19,10 @@ from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.gpu_driver.thread import WedgedError
 from support.clock import FakeClock
-from support.damaged_node_simulator import FailingSteps
 from support.fabric_node import FabricPort
 from support.mig_node import access_minors
 from support.mps_node import MpsNode
-from support.node_simulator import SWEEP_S, Crashed, ViolationError
+from support.node_simulator import SWEEP_S, Crashed, FailingSteps, ViolationError
 from support.played_hardware import PARTITIONS, PlayedHardware, PlayedMig
 from support.plugin import (
     BEST_EFFORT,

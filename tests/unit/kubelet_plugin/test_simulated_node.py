@@ -1,43 +1,34 @@
-"""Whatever happens on a node in whatever order: no GPU reaches two claims, no container gets what is not its own, the
-driver holds each share to its part, and nothing stays held once all has ended. Planted faults show that the simulators
-would see it.
+"""Whatever happens on a node in whatever order: no GPU reaches two claims, no container gets what is not its own, and
+nothing stays held once all has ended, also where the driver gives GPUs new numbers beneath containers that run, and
+while kubelet is away. Planted faults show that the simulator would see it. What claims change on a node is searched by
+test_whole_node.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from dracaena.kubelet_plugin.changes import engine
-from dracaena.kubelet_plugin.changes.change import ThingPlan, wanted
-from dracaena.kubelet_plugin.changes.kinds import time_slices
-from dracaena.kubelet_plugin.changes.kinds.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.claims import last_guard
 from dracaena.kubelet_plugin.claims import reconciler as claim_reconciler
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.ports import KubeletView
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from dracaena.kubelet_plugin.store.claims import NodeClaims
-from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from support.node_simulator import Simulator, ViolationError
 from support.plugin import FakeKubelet
 from support.seeds import sampled
-from support.share_simulator import ShareSimulator
-
-S = TypeVar("S", bound=Simulator)
 
 STEPS = 150
 SEEDS = (*range(12), 14, 53)
 """Each planted fault shows in one of these, two of them only in the last two."""
 
 
-def run(folder: Path, seed: int, kind: type[S]) -> S:
-    simulator = kind(folder / str(seed), seed)
+def run(folder: Path, seed: int) -> Simulator:
+    simulator = Simulator(folder / str(seed), seed)
     for _ in range(STEPS):
         simulator.step()
     simulator.drain()
@@ -46,18 +37,10 @@ def run(folder: Path, seed: int, kind: type[S]) -> S:
 
 @pytest.mark.parametrize("seed", sampled(range(400), 4, 60))
 def test_no_gpu_reaches_two_claims_whatever_happens(tmp_path: Path, seed: int) -> None:
-    simulator = run(tmp_path, seed, Simulator)
+    simulator = run(tmp_path, seed)
     if seed in SEEDS:  # one of many others may start or refuse none
         assert simulator.started > 0
         assert simulator.refused > 0
-
-
-@pytest.mark.parametrize("seed", sampled(range(400), 4, 60))
-def test_the_driver_holds_each_share_to_its_part_whatever_happens(tmp_path: Path, seed: int) -> None:
-    simulator = run(tmp_path, seed, ShareSimulator)
-    if seed in range(4):  # one of many others may make nothing again
-        assert simulator.started > 0
-        assert simulator.renewed > 0
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -118,48 +101,7 @@ def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     plant(monkeypatch)
     for seed in (found_by, *(seed for seed in SEEDS if seed != found_by)):
         try:
-            run(tmp_path, seed, Simulator)
+            run(tmp_path, seed)
         except ViolationError:
             return
     pytest.fail(f"not found in {len(SEEDS)} runs")
-
-
-def takes_what_is_set_aside_for_renewed(patch: pytest.MonkeyPatch) -> None:
-    whole = ClaimEffects.follow
-    patch.setattr(ClaimEffects, "follow", lambda *given: whole(*given) or True)
-
-
-def renews_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EffectRenewal, "look", lambda self: True)
-
-
-def leaves_limits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MemoryLimits, "undo", lambda *given: None)
-
-
-def leaves_intervals(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(time_slices, "_back", lambda *given: ThingPlan())  # or a sweep would find what an unprepare leaves
-
-
-def sees_no_other_shares(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClaimEffects, "_others", lambda *given: ())
-    patch.setattr(engine, "wanted", lambda thing, noted, now, unsure, call: wanted(thing, {}, (), (), call))
-
-
-@pytest.mark.search
-@pytest.mark.parametrize(
-    ("plant", "found_by"),
-    [
-        (takes_what_is_set_aside_for_renewed, 17),
-        (renews_nothing, 0),
-        (leaves_limits, 2),
-        (leaves_intervals, 2),
-        (sees_no_other_shares, 0),
-    ],
-)
-def test_a_share_that_nothing_holds_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, found_by: int
-) -> None:
-    plant(monkeypatch)
-    with pytest.raises(ViolationError):
-        run(tmp_path, found_by, ShareSimulator)

@@ -13,13 +13,14 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.host.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.changes.change import Thing, ThingPlan
+from dracaena.kubelet_plugin.changes import engine
+from dracaena.kubelet_plugin.changes.change import Thing, ThingPlan, wanted
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import NotedVfioGpu, VfioGpus
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
-from support.damaged_node_simulator import FailingSteps
-from support.node_simulator import Crashed, ViolationError
+from support.node_simulator import Crashed, FailingSteps, ViolationError
 from support.played_hardware import PlayedDrivers, PlayedHardware, Trips
+from support.plugin import FakeClaims
 from support.seeds import in_tiers
 from support.whole_node import FLAVORS, SteppedFabric
 from support.whole_node_simulator import WholeNodeSimulator
@@ -214,10 +215,21 @@ def specs_without_a_checkpoint_are_overlooked(patch: pytest.MonkeyPatch) -> None
     patch.setattr(DocumentFolder, "stamps", seen_stamps)
 
 
+def no_claim_of_a_pod_is_found(patch: pytest.MonkeyPatch) -> None:
+    """What has lost its name gets it back from nobody."""
+    patch.setattr(FakeClaims, "find_claim", lambda self, namespace, name: None)
+
+
+def what_other_claims_want_is_overlooked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(engine, "wanted", lambda thing, noted, now, unsure, call: wanted(thing, {}, (), (), call))
+
+
 @pytest.mark.search
 @pytest.mark.parametrize(
     ("plant", "found_by"),
     [
+        (no_claim_of_a_pod_is_found, 19),
+        (what_other_claims_want_is_overlooked, 0),
         (limits_are_not_noted, 2),
         (a_driver_is_noted_late, 120),
         (a_partition_is_noted_late, 4),
