@@ -12,10 +12,12 @@ import msgspec
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer
+from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance
 from dracaena.kubelet_plugin.discovery.vm.passthrough import PciBus
 from dracaena.kubelet_plugin.discovery.vm.vfio_drivers import VfioDriver
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes
@@ -245,32 +247,6 @@ class EffectMeans(Protocol):
         ...
 
 
-@runtime_checkable
-class NotingEffectMeans(Protocol):
-    """Like EffectMeans, for effects of several steps each of which must be journaled: the journal decides whether what
-    is found is ours.
-    """
-
-    def apply_noting(
-        self, effect: Effect, others: Sequence[Effect], note: Callable[[Mapping[str, Scalar]], None]
-    ) -> Mapping[str, Scalar]:
-        """Like EffectMeans.apply. `note` journals an interim outcome, which the next attempt and undo() get."""
-        ...
-
-    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        """See EffectMeans.undo."""
-        ...
-
-
-@runtime_checkable
-class RecordedEffectMeans(Protocol):
-    """What the means of effects have besides if they record elsewhere than in the claim's journal what they made."""
-
-    def is_recorded(self, effect: Effect, claim: ClaimUid) -> bool:
-        """Whether an effect was made for a claim in this boot, by that record; it may be gone. Raises DracaenaError."""
-        ...
-
-
 class GpuGoneError(TemporaryError):
     """The driver does not have this GPU, is not loaded, or is about to be unloaded: what was set there is lost too."""
 
@@ -337,6 +313,56 @@ class PersistenceModes(Protocol):
 
     def set(self, gpu: str, *, on: bool) -> None:
         """Switch persistence mode of a GPU, by its address; in that mode already is fine. Raises TemporaryError."""
+        ...
+
+
+class MigControl(Protocol):
+    """Changes how GPUs are divided, and reads what they are and who uses them (adapters.nvml.mig_control). For the
+    driver's thread; methods raise MigRefusedError. GPUs go by their UUIDs.
+    """
+
+    def mode(self, gpu: str) -> tuple[bool, bool]:
+        """Return whether a GPU is in MIG mode, and whether it will be after its next reset."""
+        ...
+
+    def set_mode(self, gpu: str, *, enabled: bool) -> None:
+        """Change the mode, and verify that it is in force."""
+        ...
+
+    def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
+        """Return how a GPU can be divided, as its driver reports now."""
+        ...
+
+    def instances(self, gpu: str, profiles: tuple[MigProfile, ...]) -> tuple[GpuInstance, ...]:
+        """Return all GPU instances, including those without a compute instance."""
+        ...
+
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, placement: MigPlacement) -> int:
+        """Create one exactly at this placement; return its number."""
+        ...
+
+    def create_compute_instance(self, gpu: str, gpu_instance_id: int, compute_slices: int) -> None:
+        """Create the compute instance that has all slices of a GPU instance."""
+        ...
+
+    def mig_device(self, gpu: str, gpu_instance_id: int) -> tuple[int, str] | None:
+        """Return the compute instance of a GPU instance, and the UUID of its MIG device."""
+        ...
+
+    def destroy_compute_instances(self, gpu: str, gpu_instance_id: int) -> None:
+        """Destroy the compute instances of a GPU instance."""
+        ...
+
+    def destroy_gpu_instance(self, gpu: str, gpu_instance_id: int) -> None:
+        """Destroy a GPU instance without a compute instance."""
+        ...
+
+    def processes(self, gpu: str) -> tuple[int, ...]:
+        """Return the PIDs of processes on a GPU and its MIG devices."""
+        ...
+
+    def device_id(self, gpu: str) -> int:
+        """Return the PCI ID of a GPU, as device filters of MIG layouts have it."""
         ...
 
 

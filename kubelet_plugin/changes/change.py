@@ -142,8 +142,9 @@ class ThingKind(Protocol[N, A]):
 
     def plan(self, wants: Wants, seen: Any, note: Note[N] | Unreadable | None) -> ThingPlan[N, A]:
         """Return what to do: values in, values out. Without `wants`, everything is to be as it was before; it is
-        not asked if nothing is noted either. Raises DracaenaError if what is wanted is impossible now: then nothing is
-        noted.
+        not asked if nothing is noted either. The owners in `note` are without the one that ends: without `wants`, of
+        those left nothing else is known, and their containers may run. Raises DracaenaError if what is wanted is
+        impossible now: then nothing is noted.
         """
         ...
 

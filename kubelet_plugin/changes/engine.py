@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -87,6 +87,11 @@ class ChangeEngine:
         """Return the GPU whose lock guards a thing."""
         return self.kinds[thing.kind].gpu(thing)
 
+    def noted_of(self, thing: Thing) -> Any | None:
+        """Return what is noted of a thing, None if that is nothing or cannot be read."""
+        note = self._ledger.read(thing, self.kinds[thing.kind].noted)
+        return note.noted if isinstance(note, Note) else None
+
     def noted(self, owner: str) -> tuple[Thing, ...]:
         """Return the things that were changed for an owner, by the ledger alone. Reads all notes."""
         things = (thing for kind in self.kinds for thing in self._ledger.things(kind))
@@ -143,7 +148,8 @@ class ChangeEngine:
         if problems and call.begins:
             return SettledThings(problems, ())
         acts = [
-            Act(each.thing, each.plan.act, each.wants.get(call.begins, ()), partial(self._keep, each)) for each in due
+            Act(each.thing, each.plan.act, each.wants.get(call.begins, ()), partial(self._note_step, each))
+            for each in due
         ]
         acted = []
         for each, end in zip(due, kind.do(acts, left_s) if acts else (), strict=True):
@@ -170,7 +176,7 @@ class ChangeEngine:
         if call.ends and wants and kind.asked(wants) == kind.asked(owners):
             return plan(without_act)
         try:
-            return plan(kind.plan(wants, kind.look(thing, wants), note))
+            return plan(kind.plan(wants, kind.look(thing, wants), _without(note, call.ends)))
         except GpuGoneError as error:
             if not call.ends:
                 raise
@@ -197,6 +203,11 @@ class ChangeEngine:
 
     def _keep(self, each: _Planned, noted: object) -> None:
         self._ledger.write(each.thing, self._as_note(each, noted))
+
+    def _note_step(self, each: _Planned, noted: object) -> None:
+        """Note what became known between two steps of an act. Until it is undone, the thing is of who had it."""
+        owners = each.wants or _owners(each.before)
+        self._ledger.write(each.thing, Note(self._ledger.boot_id, owners, noted))
 
     def _as_note(self, each: _Planned, noted: object) -> Note[Any]:
         return Note(self._ledger.boot_id, each.wants, noted)
@@ -257,6 +268,13 @@ class ChangeEngine:
 
 def _owners(note: Note[Any] | Unreadable | None) -> Wants:
     return note.owners if isinstance(note, Note) else {}
+
+
+def _without(note: Note[Any] | Unreadable | None, owner: str) -> Note[Any] | Unreadable | None:
+    """Return a note without an owner that ends."""
+    if not isinstance(note, Note) or owner not in note.owners:
+        return note
+    return replace(note, owners={uid: asked for uid, asked in note.owners.items() if uid != owner})
 
 
 def _is_lost(end: End[Any], call: ForClaim) -> bool:

@@ -298,7 +298,9 @@ class DeviceState:
         if follow(prepared, pool) != Followed(prepared):
             raise TemporaryError(f"devices of claim {prepared.claim} moved while it was being prepared: retry")
         self._guard.refuse_stale(prepared)
-        prepared = with_former(with_made(prepared), ())  # its nodes may be those that its containers have anyway
+        prepared = with_former(
+            with_made(prepared, self._effects.noted), ()
+        )  # its nodes may be those that its containers have anyway
         self._guard.refuse_held(prepared, pool)
         self._finish(dataclasses.replace(checkpoint, prepared=prepared), pool)
         return prepared

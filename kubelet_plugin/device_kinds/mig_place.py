@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Machine
@@ -19,7 +19,9 @@ from dracaena.kubelet_plugin.device_kinds.device_kind import (
     refused_strategy,
 )
 from dracaena.kubelet_plugin.device_kinds.mig_device import ExistingMigDevice
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice, MadeInstance
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect, Scalar
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import (
     PreparedClaim,
     PreparedDevice,
@@ -56,8 +58,8 @@ class MigPlaceDevice:
         return parent is not None and parent.minor is None
 
     def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
-        """Return it with the numbers of its GPU. Its own numbers come from its effect (with_made): a reading may be
-        older.
+        """Return it with the numbers of its GPU. Its own come from what was noted when it was made (with_made): a
+        reading may be older.
         """
         place = pool.mig_places[device.device]
         parent = pool.gpus[gpu_device_name(place.parent_uuid)]
@@ -130,21 +132,48 @@ class MigDeviceKind:
         return self._place if name in pool.mig_places else self._existing
 
 
-def with_made(prepared: PreparedClaim) -> PreparedClaim:
-    """Return a claim whose MIG devices are those that its effects made; the same object if nothing changes."""
-    devices = tuple(as_made(device, prepared.effects) for device in prepared.devices)
-    return prepared if devices == prepared.devices else dataclasses.replace(prepared, devices=devices)
+def with_made(prepared: PreparedClaim, noted: Callable[[Effect], object | None]) -> PreparedClaim:
+    """Return a claim whose MIG devices are those that were made for it, as `noted` for its effects."""
+    made = {
+        effect.device: found
+        for effect in prepared.effects
+        if effect.kind == MIG_INSTANCE and isinstance(found := noted(effect), MadeInstance)
+    }
+    devices = tuple(_as_made(device, made.get(device.device)) for device in prepared.devices)
+    return dataclasses.replace(prepared, devices=devices)
 
 
-def as_made(device: PreparedDevice, effects: Iterable[Effect]) -> PreparedDevice:
-    """Return a device with the numbers that its own effect noted; unchanged if it has no such effect."""
-    for effect in effects:
-        outcome = effect.outcome or {}
-        if (effect.kind, effect.device) == (MIG_INSTANCE, device.device) and "uuid" in outcome:
-            return dataclasses.replace(
-                device,
-                uuid=GpuUuid(str(outcome["uuid"])),
-                gpu_instance_id=int(outcome["gpu_instance"]),
-                access_minors=(int(outcome["gpu_instance_node"]), int(outcome["compute_instance_node"])),
-            )
-    return device
+def _as_made(device: PreparedDevice, made: MadeInstance | None) -> PreparedDevice:
+    if made is None or made.uuid is None or made.nodes is None:
+        return device
+    return dataclasses.replace(device, uuid=GpuUuid(made.uuid), gpu_instance_id=made.number, access_minors=made.nodes)
+
+
+def as_before(device: PreparedDevice, former: Iterable[PreparedDevice]) -> PreparedDevice:
+    """Return a MIG device that is there again, with its number from before; unchanged if it has one, or had none."""
+    known = next((each for each in former if (each.device, each.uuid) == (device.device, device.uuid)), device)
+    number = known.gpu_instance_id if device.gpu_instance_id is None else device.gpu_instance_id
+    return dataclasses.replace(device, gpu_instance_id=number)
+
+
+def made_devices(
+    checkpoints: Iterable[Checkpoint], leaving_out: Collection[DeviceName]
+) -> Mapping[DeviceName, MadeDevice]:
+    """Return the MIG devices that were made for claims, by place."""
+    return {
+        device.device: MadeDevice(
+            device.parent_uuid or "", device.uuid, known_gone=_is_set_aside(each) and device.index is None
+        )
+        for each in checkpoints
+        for device in each.prepared.devices
+        if device.access_minors and device.device not in leaving_out and _is_made(device, each.prepared.effects)
+    }
+
+
+def _is_made(device: PreparedDevice, effects: Iterable[Effect]) -> bool:
+    return any((effect.kind, effect.device) == (MIG_INSTANCE, device.device) for effect in effects)
+
+
+def _is_set_aside(checkpoint: Checkpoint) -> bool:
+    """Whether a claim is set aside for devices that it lacks (moved_devices)."""
+    return checkpoint.aside is not None and checkpoint.planned

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.names import gpu_device_name
-from dracaena.kubelet_plugin.device_kinds.mig_place import as_made
+from dracaena.kubelet_plugin.device_kinds.mig_place import as_before
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.prepared_claim import (
     NO_MINOR,
@@ -68,7 +68,7 @@ def follow(prepared: PreparedClaim, pool: PublishedPool) -> Followed:
         problem = mig_device_gone(device.uuid) if is_gone else kind.obstacle(device.device, pool)
         if problem is None:
             now = kind.as_read(device, pool)
-            now = as_made(now, prepared.effects) if device.index is None else now
+            now = as_before(now, prepared.former) if device.index is None else now
         else:
             if not is_gone and kind.facts_are_missing(device.device, pool):
                 taken = _taken(device, pool)
@@ -78,7 +78,8 @@ def follow(prepared: PreparedClaim, pool: PublishedPool) -> Followed:
                 problem = problem if taken is None else f"{problem}, and {taken}"
             missing.append(problem)
             now = dataclasses.replace(device, index=None, gpu_instance_id=None, iommu_group=None)
-        if _has_nodes(device) and (problem is not None or _nodes(now) != _nodes(device)):
+        is_left = problem is not None or _nodes(now) != _nodes(device)
+        if is_left and _has_nodes(device) and not _was_left(device, prepared.former):
             left.append(device)
         devices.append(now)
     if not left and tuple(devices) == prepared.devices:

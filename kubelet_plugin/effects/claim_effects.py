@@ -25,12 +25,7 @@ from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.kubelet_plugin.changes.change import ForClaim, Thing, thing_of
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
-from dracaena.kubelet_plugin.ports import (
-    EffectMeans,
-    NodeLock,
-    NotingEffectMeans,
-    RecordedEffectMeans,
-)
+from dracaena.kubelet_plugin.ports import EffectMeans, NodeLock
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar, is_among
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
@@ -58,7 +53,7 @@ class ClaimEffects:
         *,
         claims: NodeClaims,
         engine: ChangeEngine,
-        means: Mapping[str, EffectMeans | NotingEffectMeans],
+        means: Mapping[str, EffectMeans],
         gpu_lock: Callable[[DeviceName], NodeLock],
     ) -> None:
         """`means` by the kind of effect, for those that the engine does not have. `gpu_lock` returns the lock of a GPU,
@@ -90,16 +85,15 @@ class ClaimEffects:
 
     def are_recorded(self, claim: PreparedClaim) -> bool:
         """Whether any effect of a claim was made for it in this boot, by records other than its checkpoint."""
-        uid = claim.claim.uid
-        for effect in claim.effects:
-            means: object = self._means.get(effect.kind)
-            if isinstance(means, RecordedEffectMeans) and means.is_recorded(effect, uid):
-                return True
         return any(
-            self._engine.is_owner(thing_of(effect), uid)
+            self._engine.is_owner(thing_of(effect), claim.claim.uid)
             for effect in claim.effects
             if effect.kind in self._engine.kinds
         )
+
+    def noted(self, effect: Effect) -> object | None:
+        """Return what the ledger says of the thing that an effect is about, None if that is nothing."""
+        return self._engine.noted_of(thing_of(effect)) if effect.kind in self._engine.kinds else None
 
     @contextlib.contextmanager
     def hold(self, uid: ClaimUid, left_s: LeftS) -> Iterator[None]:
@@ -161,14 +155,7 @@ class ClaimEffects:
                 log.info("effect made", effect=str(effect), claim_uid=uid)
 
     def _apply(self, uid: ClaimUid, effect: Effect) -> Mapping[str, Scalar]:
-        others, means = self._others(uid, effect), self._means_of(effect)
-        if not isinstance(means, NotingEffectMeans):
-            return means.apply(effect, others)
-
-        def note(outcome: Mapping[str, Scalar]) -> None:
-            self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
-
-        return means.apply_noting(effect, others, note)
+        return self._means_of(effect).apply(effect, self._others(uid, effect))
 
     def _settle(self, effects: Sequence[Effect], call: ForClaim, left_s: LeftS) -> None:
         """Have the engine settle what effects of one kind are about. Those of a claim that ends are forgotten then."""
@@ -239,7 +226,7 @@ class ClaimEffects:
         self._note(uid, effect, None)
         log.info("effect undone", effect=str(effect), claim_uid=uid)
 
-    def _means_of(self, effect: Effect) -> EffectMeans | NotingEffectMeans:
+    def _means_of(self, effect: Effect) -> EffectMeans:
         means = self._means.get(effect.kind)
         if means is None:
             raise TemporaryError(

@@ -23,6 +23,14 @@ _MIG_NAME = re.compile("mig-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-.+")
 """Device names of MIG devices (dracaena.api.mig): the UUID of the parent stands second."""
 
 
+def gpu_of_part(device: DeviceName) -> DeviceName:
+    """Return the device name of the whole GPU that a device is or is a part of, by its name alone."""
+    if not device.startswith("mig-"):  # quicker: each claim of the node is asked at each prepare
+        return device
+    part = _MIG_NAME.fullmatch(device)
+    return device if part is None else gpu_device_name(part[1])
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimReference:
     """How kubelet refers to a claim: namespace, name and UID. Only the UID is an identity."""
@@ -91,10 +99,7 @@ class PreparedDevice:
 
         Derived from the device name alone, so it is also known for devices that a broken checkpoint left.
         """
-        if not self.device.startswith("mig-"):  # quicker: each claim of the node is asked at each prepare
-            return self.device
-        part = _MIG_NAME.fullmatch(self.device)
-        return self.device if part is None else gpu_device_name(part[1])
+        return gpu_of_part(self.device)
 
     @property
     def is_whole_gpu(self) -> bool:

@@ -24,7 +24,7 @@ from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.device_kinds.cdi_spec import spec_file_name
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock, StampedStore
 from dracaena.kubelet_plugin.prepare.cdi.devices import devices_in_spec
-from dracaena.kubelet_plugin.prepare.effects import Effect, is_among, journaled
+from dracaena.kubelet_plugin.prepare.effects import Effect, journaled
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import (
     SUFFIX,
     Broken,
@@ -165,11 +165,6 @@ class NodeClaims:
         found = self.of(uid)
         return isinstance(found, Broken) or (found is not None and found.boot_id == self.boot_id and found.in_use)
 
-    @_held
-    def was_broken(self, uid: ClaimUid) -> bool:
-        """Whether a checkpoint of this claim broke, and was rebuilt or removed since."""
-        return self._files.read(f"{file_name(uid)}.broken") is not None
-
     def current(self) -> tuple[Checkpoint, ...]:
         """Return all checkpoints of this boot, sorted by claim UID; the same object as long as nothing changed.
 
@@ -249,10 +244,6 @@ class NodeClaims:
     def effects(self, *kinds: str) -> Sequence[tuple[Checkpoint, Effect]]:
         """Return the journaled effects of some kinds, each with its claim's checkpoint, sorted by claim UID."""
         return [(each, effect) for each in self.current() for effect in each.prepared.effects if effect.kind in kinds]
-
-    def owner(self, effect: Effect) -> ClaimUid | None:
-        """Return the claim that has an effect in its journal, None if none has."""
-        return next((c.prepared.claim.uid for c in self.current() if is_among(effect, c.prepared.effects)), None)
 
     @_held
     def with_spec(self) -> frozenset[ClaimUid]:

@@ -6,7 +6,7 @@ other, the earlier one gets an inner function that names the later one and is ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.machine import Machine
-from dracaena.api.names import NodeName, PoolName
+from dracaena.api.names import DeviceName, NodeName, PoolName
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.host.adapters.files.lock import CallLock, GpuLocks
@@ -44,7 +44,9 @@ from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.last_guard import LastGuard
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.claims.unprepares import Unprepares
+from dracaena.kubelet_plugin.device_kinds.mig_place import made_devices
 from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.publish.pool import PoolIdentity
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
@@ -67,18 +69,17 @@ from dracaena.kubelet_plugin.pods.transform import kept_pod
 from dracaena.kubelet_plugin.ports import PodCgroups
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.settings import CONTROLLER, LAYOUT, ON_DEMAND, PluginSettings
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
-from dracaena.kubelet_plugin.store.own_places import OwnPlaces
 from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.upkeep.late_pods import LatePods
 from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
-from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_notes
+from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_journals
 from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
 from dracaena.kubelet_plugin.wiring.fabric_means import fabric_readings, with_fabric
 from dracaena.kubelet_plugin.wiring.from_settings import (
@@ -90,20 +91,17 @@ from dracaena.kubelet_plugin.wiring.from_settings import (
     nvml_source,
     recorded_machine,
 )
-from dracaena.kubelet_plugin.wiring.gpu_means import gpu_means
+from dracaena.kubelet_plugin.wiring.gpu_means import gpu_kinds
 from dracaena.kubelet_plugin.wiring.health_parts import health_parts
 from dracaena.kubelet_plugin.wiring.label_parts import LabelParts, label_keys
+from dracaena.kubelet_plugin.wiring.mig_means import mig_kinds
 from dracaena.kubelet_plugin.wiring.parts import ClaimParts, GpuParts, NodeParts, PluginParts
 from dracaena.kubelet_plugin.wiring.share_means import (
     mps_fault_watch,
     share_means,
     unclaimed_shares,
 )
-from dracaena.kubelet_plugin.wiring.sweeping import (
-    build_sweeper,
-    claim_recovery,
-    unclaimed_mig_devices,
-)
+from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper, claim_recovery
 from dracaena.process.clock import Clock
 
 Source = Callable[[GpuDriverRelease], NodeSource]
@@ -221,7 +219,20 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     if live is not None:
         at_start = {} if node.section is None else node.section.labels
         node.label_updates.subscribe(LabelReadings(settings.driver_name, at_start, live.read_soon).take)
-    own_places, cc_modes = OwnPlaces(node.clock, node.claims), cc_mode_notes(node)
+    cc_modes = cc_mode_journals(node)
+    devices: NodeDevices
+
+    def read_pool() -> PublishedPool:
+        return devices.pool()
+
+    mig = mig_kinds(node, node_source, live, read_pool)
+
+    def made() -> Mapping[DeviceName, MadeDevice]:
+        """Return the MIG devices of claims that a reading must show; none is read of a recorded machine."""
+        if mig is None or node_source is None:
+            return {}
+        return made_devices(node.claims.current(), mig.instances.settling())
+
     devices = NodeDevices(
         driver=settings.driver_name,
         name=PoolName(settings.node_name),
@@ -233,8 +244,8 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         laid_out=label_keys(node),
         sharing=settings.sharing,
         mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
-        own_places=own_places.names,
-        made_devices=own_places.made if node_source is not None else dict,  # none is read of a recorded machine
+        own_places=tuple if mig is None else mig.instances.places,
+        made_devices=made,
         on_troubles=partial(node.troubles.update, "devices"),
         labels=node.labels,
         guest_modes=None if cc_modes is None else cc_modes.modes,
@@ -243,12 +254,12 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     if not watched:
         streams = HealthStreams(settings.node_name, None, node.clock)
         return GpuParts(
-            slices, publisher, devices, updates, live, node_source, fabric, played, own_places, None, streams, limiter
+            slices, publisher, devices, updates, live, node_source, fabric, played, mig, None, streams, limiter
         )
     monitor, streams = health_parts(node, health, live.ask if live is not None else ask_at_once, devices)
     updates.subscribe(monitor.take)
     return GpuParts(
-        slices, publisher, devices, updates, live, node_source, fabric, played, own_places, monitor, streams, limiter
+        slices, publisher, devices, updates, live, node_source, fabric, played, mig, monitor, streams, limiter
     )
 
 
@@ -317,9 +328,8 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     reconciler = ClaimReconciler(node.claims, files)
     shares = share_means(node.settings, node.paths, node.clock, node.release, gpus.limiter)
     late_pods = LatePods(guests, pods, node.events.warn_users, mps_folders=shares.client_folders)
-    changes = gpu_means(node, gpus)
     gpu_lock = GpuLocks(node.paths.gpu_locks, node.clock).of
-    kinds = [*shares.kinds, *changes.kinds]
+    kinds = [*shares.kinds, *gpu_kinds(node, gpus)]
     engine = ChangeEngine(ledger=node.ledger, kinds=kinds, claims=node.claims, gpu_lock=gpu_lock)
     if gpus.fabric is not None and node.settings.fabric_partitions:
         renew = partial(gpus.fabric.renew, engine, partial(node.troubles.update, "fabric-partitions"))
@@ -327,7 +337,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     effects = ClaimEffects(
         claims=node.claims,
         engine=engine,
-        means={**shares.means, **changes.means},
+        means=shares.means,
         gpu_lock=gpu_lock,
     )
     labels = LabelParts(node, gpus, pods)
@@ -363,12 +373,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     device_watch = DeviceWatch(
         recovery=recovery, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
-    unclaimed: dict[str, Callable[[], int]] = {
-        "mig": unclaimed_mig_devices(
-            node, changes, gpus.devices.pool, gpus.live.read_soon if gpus.live is not None else lambda: None
-        ),
-        "share": unclaimed_shares(node),
-    }
+    unclaimed: dict[str, Callable[[], int]] = {"share": unclaimed_shares(node)}
     for kind in engine.kinds:
         unclaimed[kind] = partial(engine.sweep, kind, partial(node.troubles.update, f"unclaimed-{kind}"))
     sweeper = build_sweeper(node, pods, reporter, state, recovery, unclaimed)

@@ -16,14 +16,13 @@ from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.health.gpu_health import Rules
 from dracaena.kubelet_plugin.discovery.vm.passthrough import NONE_ON_DEMAND, OnDemandGpus
 from dracaena.kubelet_plugin.discovery.vm.vgpus import TypesOfGpus
-from dracaena.kubelet_plugin.effects.mig_instances import MigControl
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.health_monitor import HealthSource
 from dracaena.kubelet_plugin.node.live_machine import ReadingSource
 from dracaena.kubelet_plugin.node.troubles import NodeTroubles
-from dracaena.kubelet_plugin.ports import ReadClaimNodes
+from dracaena.kubelet_plugin.ports import MigControl, ReadClaimNodes
 from dracaena.kubelet_plugin.settings import ALL, EXISTING, LAYOUT, OFF, ON_DEMAND, PluginSettings
 
 USER_AGENT = "dracaena-plugin"

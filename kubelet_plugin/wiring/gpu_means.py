@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
 from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, lent
-from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
@@ -18,17 +16,14 @@ from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
 from dracaena.kubelet_plugin.adapters.programs.persistence_mode import PersistenceMode
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.changes.change import AnyThingKind
+from dracaena.kubelet_plugin.changes.kinds.mig_mode import WholeGpus
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import VfioGpus
 from dracaena.kubelet_plugin.changes.pci_hand import Holders, PciHand
-from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
-from dracaena.kubelet_plugin.effects.mig_instances import WholeGpus
 from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
-from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans, OpeningProcess
-from dracaena.kubelet_plugin.prepare.effects import MIG_OFF, Effect
+from dracaena.kubelet_plugin.ports import OpeningProcess
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.settings import ON_DEMAND
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root
-from dracaena.kubelet_plugin.wiring.mig_means import mig_means
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
 
 HIDDEN: Final = (
@@ -36,29 +31,16 @@ HIDDEN: Final = (
     "nor gives one back: its pod needs `hostPID: true`"
 )
 
-Means = Mapping[str, EffectMeans | NotingEffectMeans]
 
-
-@dataclass(frozen=True, slots=True)
-class GpuMeans:
-    """What changes GPUs."""
-
-    means: Means
-    """By kind of effect."""
-    kinds: tuple[AnyThingKind, ...]
-    """Things that the engine settles. With passthrough=existing no claim has a GPU bound to VFIO, but those of claims
-    that were prepared before must be given back."""
-    made: MigDeviceRecords
-    """Which MIG devices were made for claims."""
-
-
-def gpu_means(node: NodeParts, gpus: GpuParts) -> GpuMeans:
-    """Return them; a recorded machine is never bound to VFIO."""
-    made = MigDeviceRecords(node.folders.marks, node.claims, read_boot_id(), node.claims.owner)
-    divided = mig_means(node.paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places, made)
+def gpu_kinds(node: NodeParts, gpus: GpuParts) -> tuple[AnyThingKind, ...]:
+    """Return them; a recorded machine is never bound to VFIO. With passthrough=existing no claim has a GPU bound to
+    VFIO, but those of claims that were prepared before must be given back.
+    """
+    mig = gpus.mig
+    divided: tuple[AnyThingKind, ...] = () if mig is None else (mig.instances, mig.whole)
     live = gpus.live
     if gpus.source is None or live is None:
-        return GpuMeans(divided, (), made)
+        return divided
     lending = GpuDriverLending(
         live.ask,
         gpus.source.close,
@@ -80,7 +62,7 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> GpuMeans:
         drivers,
         PciHand(drivers, partial(_holders, PciHolders().holders, socket)),
         lending,
-        make_whole=lambda address: make_whole(gpus.devices.pool(), divided.get(MIG_OFF), address),
+        make_whole=lambda address: make_whole(gpus.devices.pool(), None if mig is None else mig.whole, address),
         changed=moved,
         persistence=PersistenceMode(
             seen_driver_root(node.settings),
@@ -89,7 +71,7 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> GpuMeans:
         ),
     )
     partitions = () if gpus.fabric is None else (gpus.fabric.partitions,)
-    return GpuMeans(divided, (vfio, *partitions), made)
+    return (*divided, vfio, *partitions)
 
 
 def host_troubles(kubelet: Path) -> tuple[Trouble, ...]:
@@ -106,15 +88,15 @@ def _holders(look: Holders, kubelet: Path, address: str, iommu_group: int | None
     return look(address, iommu_group)
 
 
-def make_whole(pool: PublishedPool, means: EffectMeans | NotingEffectMeans | None, address: str) -> None:
+def make_whole(pool: PublishedPool, whole: WholeGpus | None, address: str) -> None:
     """Ensure that a GPU is not in MIG mode, as the driver says now: turn it off if the plugin may.
 
-    `means` are those of MIG_OFF, None if the driver is not asked. Raises DracaenaError if the GPU stays in MIG mode.
+    `whole` is None if the driver is not asked. Raises DracaenaError if the GPU stays in MIG mode.
     """
     for name, gpu in pool.gpus.items():
-        if gpu.pci_bus_id != address or gpu.mig_enabled is None or not isinstance(means, WholeGpus):
+        if gpu.pci_bus_id != address or gpu.mig_enabled is None or whole is None:
             continue
         if name in pool.switched:
-            means.apply(Effect(MIG_OFF, name, name, parameters={"gpu": gpu.uuid}), ())
+            whole.make_whole(gpu)
         else:
-            means.refuse_divided(gpu)
+            whole.refuse_divided(gpu)

@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import gpu_device_name, mig_layout_key
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.files.layout_file import LayoutFile
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout, read_layouts
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
-from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
-from dracaena.kubelet_plugin.labels.mig_changes import LayoutControl, MigLayoutChanges
+from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.mig_changes import MigLayoutChanges
 from dracaena.kubelet_plugin.labels.mig_layouts import MigLayouts
 from dracaena.kubelet_plugin.labels.reports import MIG_WORDS
-from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
+from dracaena.kubelet_plugin.ports import MigControl
+from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL
 from dracaena.kubelet_plugin.settings import LAYOUT
 from dracaena.kubelet_plugin.wiring.label_context import FollowedLabel, LabelContext
 
@@ -29,10 +31,10 @@ def mig_layouts_of(
     if settings.mig != LAYOUT:
         return None
     control = _control(context)
-    notes = LayoutNotes(node.ledger, node.claims, MigLayouts.name, GpuRecord())
+    journals = LayoutJournals(node.folders.marks, node.claims, read_boot_id(), MIG_JOURNAL)
     row = MigLayouts(
-        MigLayoutChanges(control, context.live.ask, notes, context.gpu_lock()),
-        notes,
+        MigLayoutChanges(control, context.live.ask, journals, context.gpu_lock()),
+        journals,
         context.users(),
         read_layouts=LayoutFile("MIG layouts", settings.mig_layouts_file, read_layouts).read,
         first_indices=context.gpus.devices.first_indices,
@@ -44,13 +46,13 @@ def mig_layouts_of(
         node.metrics.node.mig_layout,
         settings.mig_layout_condition,
     )
-    return context.follower(label, row), lambda: [gpu_device_name(uuid) for uuid in notes.changing()]
+    return context.follower(label, row), lambda: [gpu_device_name(uuid) for uuid in journals.changing()]
 
 
-def _control(context: LabelContext) -> LayoutControl:
+def _control(context: LabelContext) -> MigControl:
     if not context.node.settings.mig_layouts_file:
         raise BadInputError("setting mig=layout needs mig-layouts-file, which names the file of MIG layouts")
     asked = context.gpus.source or context.gpus.recorded
     control = None if asked is None else asked.mig_control()
-    assert isinstance(control, LayoutControl)
+    assert control is not None
     return control

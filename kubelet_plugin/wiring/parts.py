@@ -18,6 +18,8 @@ from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import UnixServer
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
 from dracaena.kubelet_plugin.changes.kinds.memory_limits import GpuDriverMemoryLimiter
+from dracaena.kubelet_plugin.changes.kinds.mig_instances import MigInstances
+from dracaena.kubelet_plugin.changes.kinds.mig_mode import WholeGpus
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
@@ -38,7 +40,6 @@ from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.store.claims import NodeClaims
-from dracaena.kubelet_plugin.store.own_places import OwnPlaces
 from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
@@ -103,6 +104,14 @@ class NodeParts:
 
 
 @dataclass(frozen=True, slots=True)
+class MigKinds:
+    """What divides GPUs when claims get MIG devices, and makes them whole again."""
+
+    instances: MigInstances
+    whole: WholeGpus
+
+
+@dataclass(frozen=True, slots=True)
 class GpuParts:
     """What reads this node's GPUs, watches their health and publishes them."""
 
@@ -118,7 +127,8 @@ class GpuParts:
     """What reads and activates Fabric Manager's partitions. None with a recorded machine."""
     recorded: RecordedNode | None
     """What `live` reads instead if MIG layouts divide a recorded machine."""
-    own_places: OwnPlaces
+    mig: MigKinds | None
+    """None if nothing divides them on demand."""
     monitor: HealthMonitor | None
     """None if health is not watched."""
     streams: HealthStreams

@@ -6,21 +6,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from dracaena.api.objects import Pod
-from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, node_is_ready
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
-from dracaena.kubelet_plugin.effects.mig_instances import MigInstances
-from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ReadPool
-from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
-from dracaena.kubelet_plugin.wiring.gpu_means import GpuMeans
 from dracaena.kubelet_plugin.wiring.parts import NodeParts
 
 
@@ -69,22 +64,3 @@ def build_sweeper(
         metrics=node.metrics,
         unclaimed=unclaimed,
     )
-
-
-def unclaimed_mig_devices(
-    node: NodeParts, gpus: GpuMeans, read_pool: ReadPool, read_soon: Callable[[], None]
-) -> Callable[[], int]:
-    """Return a function that destroys MIG devices that were made for claims and that no claim has any more, and returns
-    how many. Whatever `mig` says now, it removes the records of earlier boots.
-    """
-    instances = gpus.means.get(MIG_INSTANCE)
-    if not isinstance(instances, MigInstances):
-        return lambda: 0
-    return UnclaimedMigDevices(
-        records=gpus.made,
-        read_pool=read_pool,
-        destroy=instances.destroy,
-        claims=node.claims,
-        gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
-        destroyed=read_soon,
-    ).destroy

@@ -11,8 +11,8 @@ from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import Device, ResourceClaim
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.changes.kinds.mig_instances import SETTLED_S
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
-from dracaena.kubelet_plugin.store.own_places import SETTLED_S
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.forked_programs import ForkedProgram

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from dracaena.api.mig_geometry import places
-from dracaena.api.names import ClaimUid, PoolName, gpu_device_name
+from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.changes.change import AnyThingKind
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.discovery.mig.on_demand import divided_gpus
-from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
-from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices
 from dracaena.kubelet_plugin.node.pool import node_pool
-from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from support.killed_steps import KilledSteps
@@ -47,25 +47,22 @@ class Claims:
         """`disk`: one that is not as it should be."""
         self.steps = KilledSteps(NEVER)
         steps = disk or self.steps
-        files = DocumentFolder(self.folder, steps=steps, synced=False)
-        self.mig.records = MigDeviceRecords(files, ThreadLock(), "boot-1", self.owner)
+        files = DocumentFolder(self.folder / "ledger", steps=steps, synced=False)
+        self.mig.ledger = Ledger(files, ThreadLock(), "boot-1")
         self.mig.start()
-        means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole}
-        self.node = PluginNode(self.folder, self.claims, pool=self.pool, steps=steps, means=means)
-
-    def owner(self, effect: Effect) -> ClaimUid | None:
-        return self.node.node_claims.owner(effect)
+        kinds: list[AnyThingKind] = [self.mig.instances, self.mig.whole]
+        self.node = PluginNode(self.folder, self.claims, pool=self.pool, steps=steps, kinds=kinds)
 
     def sweep(self) -> int:
-        """Destroy what no claim has any more."""
-        return UnclaimedMigDevices(
-            records=self.mig.records,
-            read_pool=lambda: self.node.pool,
-            destroy=self.mig.instances.destroy,
-            claims=self.node.node_claims,
-            gpu_lock=lambda gpu: self.node.gpu_locks.setdefault(gpu, ThreadLock()),
-            destroyed=lambda: None,
-        ).destroy()
+        """Look for what no claim has any more."""
+        return self.node.engine.sweep(MIG_INSTANCE, self.node._told_of)
+
+    def note_of(self, place: str) -> Path:
+        """The file that says what was made at a place."""
+        return self.folder / "ledger" / f"{MIG_INSTANCE}.{place}.json"
+
+    def notes(self) -> list[Path]:
+        return sorted((self.folder / "ledger").glob("*.json"))
 
     def lose(self, claim: ResourceClaim) -> None:
         """Break a claim's checkpoint; kubelet unprepares it before it is rebuilt."""

@@ -9,15 +9,21 @@ from typing import TypeVar
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
-from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.api.mig import mig_device_name
+from dracaena.api.names import gpu_device_name
 from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.host.facts.troubles import GpuDriverReleasedError
 from dracaena.host.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
-from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
-from dracaena.kubelet_plugin.effects.mig_instances import MigInstances, WholeGpus
+from dracaena.kubelet_plugin.changes.engine import ChangeEngine
+from dracaena.kubelet_plugin.changes.kinds.mig_instances import MigInstances
+from dracaena.kubelet_plugin.changes.kinds.mig_mode import WholeGpus
+from dracaena.kubelet_plugin.changes.ledger import Ledger
+from dracaena.kubelet_plugin.changes.mig_hand import MigHand
 from dracaena.kubelet_plugin.ports import GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect, Scalar
+from support.changed_node import BOOT, ClaimsOfNode
+from support.clock import FakeClock
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.mig_geometries import divisible_machine
 from support.plugin import ThreadLock
@@ -76,6 +82,7 @@ class MemoryFiles:
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
+        self.written: list[tuple[str, bytes]] = []
 
     def names(self, suffix: str) -> tuple[str, ...]:
         return tuple(sorted(name for name in self.data if name.endswith(suffix)))
@@ -85,19 +92,16 @@ class MemoryFiles:
 
     def write(self, name: str, data: bytes) -> None:
         self.data[name] = data
+        self.written.append((name, data))
 
     def write_if_changed(self, name: str, data: bytes) -> bool:
         is_new = self.data.get(name) != data
-        self.data[name] = data
+        if is_new:
+            self.write(name, data)
         return is_new
 
     def remove(self, name: str) -> None:
         self.data.pop(name, None)
-
-
-def no_records() -> MigDeviceRecords:
-    """Return records of MIG devices that no claim has."""
-    return MigDeviceRecords(MemoryFiles(), ThreadLock(), "boot-1", lambda _effect: None)
 
 
 @dataclass
@@ -109,8 +113,14 @@ class MigNode:
     library: NvmlLibrary = field(init=False)
     instances: MigInstances = field(init=False)
     whole: WholeGpus = field(init=False)
+    engine: ChangeEngine = field(init=False)
+    """Over `claims`."""
+    claims: ClaimsOfNode = field(default_factory=ClaimsOfNode)
     ask: Callable[..., object] = ask_at_once
-    records: MigDeviceRecords = field(default_factory=no_records)
+    files: MemoryFiles = field(default_factory=MemoryFiles)
+    ledger: Ledger = field(init=False)
+    """Over `files`, if nobody sets another."""
+    clock: FakeClock = field(default_factory=FakeClock)
     release: Release = field(default_factory=Release)
     is_read: bool = True
     """Whether the plugin knows the GPUs of its node."""
@@ -122,15 +132,23 @@ class MigNode:
     """Whether the last reading is of a driver that numbered the profiles differently."""
 
     def __post_init__(self) -> None:
+        self.ledger = Ledger(self.files, ThreadLock(), BOOT)
         self.start()
 
     def start(self) -> None:
         """Start a process of the plugin; the one before was stopped or killed."""
         self.fake = FakeMigNvml(self.hardware)
         self.library = NvmlLibrary(lambda: self.fake, permission=self.release)
-        control = NvmlMigControl(self.library)
-        self.instances = MigInstances(control, self._asked, self.gpu, access_minors, self.records)
-        self.whole = WholeGpus(control, self._asked, self.gpu)
+        hand = MigHand(NvmlMigControl(self.library), self._asked)
+        self.instances = MigInstances(hand, self.gpu, access_minors, self.ledger, self.clock)
+        self.whole = WholeGpus(hand, self.gpu)
+        locks: dict[str, ThreadLock] = {}
+        self.engine = ChangeEngine(
+            ledger=self.ledger,
+            kinds=[self.instances, self.whole],
+            claims=self.claims,  # type: ignore[arg-type]
+            gpu_lock=lambda gpu: locks.setdefault(gpu, ThreadLock()),
+        )
 
     def _asked(self, what: str, work: Callable[[], object], deadline_s: float) -> object:
         return self.ask(what, work, deadline_s)
@@ -165,7 +183,7 @@ def instance(node: MigNode, profile: str, start: int, ordinal: int = 0) -> Effec
     gpu = node.hardware.machine.gpus[ordinal]
     known = next(each for each in gpu.mig_profiles if each.name == profile)
     size = next(place.size for place in known.placements if place.start == start)
-    device = DeviceName(f"mig-{gpu.uuid.removeprefix('GPU-')}-{profile.replace('.', '-').replace('+', '-')}-{start}")
+    device = mig_device_name(gpu.uuid, profile, start)
     given: Mapping[str, Scalar] = {"gpu": gpu.uuid, "profile": profile, "start": start, "size": size}
     return Effect(MIG_INSTANCE, gpu_device_name(gpu.uuid), device, parameters=given)
 

@@ -63,7 +63,7 @@ class Trips:
 
 
 class PlayedMig:
-    """LayoutControl: NVML's calls that divide GPUs."""
+    """MigControl: NVML's calls that divide GPUs."""
 
     def __init__(self, hardware: FakeMigHardware, trips: Trips) -> None:
         self._hardware, self._trips = hardware, trips

@@ -13,14 +13,16 @@ from dracaena.api.mig_geometry import places
 from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.changes.change import AnyThingKind
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import VfioGpus
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.changes.pci_hand import PciHand
 from dracaena.kubelet_plugin.discovery.mig.on_demand import as_published, divided_gpus
 from dracaena.kubelet_plugin.discovery.vm.passthrough import OnDemandGpus, handed_through
 from dracaena.kubelet_plugin.node.pool import node_pool
-from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, VFIO_BIND
+from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.wiring.gpu_means import make_whole
@@ -30,7 +32,7 @@ from support.fake_pci_drivers import FakePciDrivers
 from support.killed_steps import KilledSteps
 from support.mig_geometries import divisible_machine
 from support.mig_node import MigNode
-from support.plugin import BEST_EFFORT, DRIVER, NODE, FakeClaims, PluginNode, claim_for_devices, share_of
+from support.plugin import BEST_EFFORT, DRIVER, NODE, FakeClaims, PluginNode, ThreadLock, claim_for_devices, share_of
 
 NEVER = 1 << 30
 
@@ -70,8 +72,10 @@ class VfioNode:
         self.restart()
 
     def restart(self) -> None:
-        self.mig.start()
         self.steps = KilledSteps(NEVER)
+        notes = DocumentFolder(self.folder / "ledger", steps=self.steps, synced=False)
+        self.mig.ledger = Ledger(notes, ThreadLock(), f"boot-{self.boot}")
+        self.mig.start()
         self.drivers = FakePciDrivers(self.bus)
         kind = self.kind(
             self.drivers,
@@ -80,15 +84,13 @@ class VfioNode:
             make_whole=lambda address: make_whole(self.node.pool, self.mig.whole, address),
             changed=self._changed,
         )
-        means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole}
         self.node = PluginNode(
             self.folder,
             self.claims,
             pool=self.read(),
             boot_id=f"boot-{self.boot}",
             steps=self.steps,
-            means=means,
-            kinds=[kind, *self.more_kinds()],
+            kinds=[self.mig.instances, self.mig.whole, kind, *self.more_kinds()],
         )
         if self.folder.exists():
             self.node.ledger_files.remove_half_written()

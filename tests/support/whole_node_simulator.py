@@ -172,6 +172,8 @@ class WholeNodeSimulator(WholeNode):
         self.played.loads += 1
         self.forgotten |= self.had.keys()
         self.lost_mig |= {uid for uid in self.every_claim if self.may_have(uid) and self.mig_uuids(uid)}
+        if self.flavor.name == "on demand" and self.rng.random() < 0.5:
+            self.replace_by_hand()
         if self.older is not None:  # it has let go of the driver too, and opens it again
             self.node, self.older = self.older, self.node
             self.call_newer(lambda node: node.read())
@@ -220,6 +222,18 @@ class WholeNodeSimulator(WholeNode):
         for ordinal in self.idle()[:1]:
             made = self.hardware.mig.put(ordinal, "1g.10gb", self.rng.randint(0, 6))
             self.foreign["mig", ordinal] = made.compute[0]
+
+    def replace_by_hand(self) -> None:
+        """An admin makes an instance at the very place of a claim's device that went with the driver: it has the same
+        number too.
+        """
+        gone = [device for uid in sorted(self.lost_mig & self.had.keys()) for device in self.had[uid]]
+        for ordinal, place in (self.places[device] for device in gone):
+            gpu = self.hardware.mig.gpus[ordinal]
+            is_free = not any(each.placement.overlaps(place.placement) for each in gpu.instances.values())
+            if gpu.mode and is_free and ("mig", ordinal) not in self.foreign:
+                made = self.hardware.mig.put(ordinal, place.profile.name, place.placement.start)
+                self.foreign["mig", ordinal] = made.compute[0]
 
     def set_by_hand(self) -> None:
         for ordinal in self.idle()[:1]:

@@ -91,7 +91,7 @@ class PlayedNode:
     labels: dict[str, str] = field(default_factory=dict)
     """Of the Node."""
     mig: Any = None
-    """NVML's calls that divide GPUs: LayoutControl. None: there are none, as for the next three."""
+    """NVML's calls that divide GPUs: MigControl. None: there are none, as for the next three."""
     access_minors: Callable[[int, int, int], tuple[int, int] | None] = lambda *_: None
     """Of a MIG device."""
     drivers: Any = None

@@ -77,7 +77,7 @@ class DividedGpu:
 
 
 class RecordedMig:
-    """Implements LayoutControl. Callers change one GPU at a time, in whichever process."""
+    """Implements MigControl. Callers change one GPU at a time, in whichever process."""
 
     def __init__(self, read_gpu: Callable[[str], Gpu], files: DocumentStore, boot_id: str) -> None:
         """`read_gpu` returns a GPU of the recorded machine by UUID. Raises GpuGoneError for any other."""
@@ -162,12 +162,12 @@ class RecordedMig:
         self._save(gpu, msgspec.structs.replace(state, instances=left))
 
     def processes(self, gpu: str) -> tuple[int, ...]:
-        """See LayoutControl: nothing runs on a recorded GPU."""
+        """See MigControl: nothing runs on a recorded GPU."""
         self._gpu(gpu)
         return ()
 
     def device_id(self, gpu: str) -> int:
-        """See LayoutControl. Raises PermanentError: recordings do not have it."""
+        """See MigControl. Raises PermanentError: recordings do not have it."""
         raise PermanentError(f"recorded GPU {gpu} has no PCI ID: choose a layout without device-filter")
 
     def as_divided(self, gpu: Gpu) -> DividedGpu:

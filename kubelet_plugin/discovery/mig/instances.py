@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.mig_geometry import MigPlacement
@@ -72,3 +72,36 @@ class GpuInstance:
     profile: str
     placement: MigPlacement
     has_compute: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MadeInstance:
+    """What is noted of a GPU instance that we made, or are about to make."""
+
+    profile: str
+    start: int
+    size: int
+    number: int | None = None
+    """The driver's number. None: not known yet."""
+    uuid: str | None = None
+    """UUID of its MIG device. None: not known yet, or it is being destroyed."""
+    nodes: tuple[int, int] | None = None
+    """Numbers of the /dev/nvidia-caps/nvidia-cap<n> that open it. None: not known yet, or nobody needs them."""
+    is_asked_for: bool = True
+    """Whether the driver was asked for it, or is about to be. Before that no instance is ours."""
+
+    @property
+    def placement(self) -> MigPlacement:
+        """Where it lies."""
+        return MigPlacement(self.start, self.size)
+
+    def may_be(self, found: GpuInstance) -> bool:
+        """Whether an instance may be this one, as far as that shows without its UUID. A number alone proves nothing:
+        the driver reuses it for the next instance.
+        """
+        same_place = (found.profile, found.placement) == (self.profile, self.placement)
+        return self.is_asked_for and same_place and self.number in (None, found.number)
+
+    def as_nothing(self) -> MadeInstance:
+        """Return this for the case that certainly nothing of it exists."""
+        return replace(self, number=None, uuid=None, nodes=None, is_asked_for=False)

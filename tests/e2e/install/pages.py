@@ -198,7 +198,6 @@ NOT_RUN_HERE = {
     "kubectl apply -f deploy/examples/shared-containers/pod.yaml": _EXAMPLE,
     "kubectl cordon NODE": _TAKES_THE_NODE,
     "kubectl create token": _SPOKEN_OF,
-    "kubectl describe": _SPOKEN_OF,
     "kubectl describe pod one-gpu": "test_documents.py types it",
     "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data": _TAKES_THE_NODE,
     "kubectl label node NODE <driver>/release-driver-": _LETS_GO,
@@ -225,7 +224,6 @@ NOT_RUN_HERE = {
     "pip wheel --no-deps --wheel-dir dist .": _INSTALLS,
     "pip install '.[demo]'": _INSTALLS,
     "nvidia-smi --gpu-reset": _DRIVER,
-    "nvidia-smi --gpu-reset -i GPU": _DRIVER,
     "skopeo inspect --format '{{.Digest}}' docker://docker.io/library/python:3.13-slim-trixie": (
         "asks a registry of images, which these tests do not have"
     ),

@@ -6,6 +6,7 @@ prepare and unprepare end. Planted faults, one of each kind at least, show that 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.changes import engine
 from dracaena.kubelet_plugin.changes.change import Thing, ThingPlan, wanted
+from dracaena.kubelet_plugin.changes.kinds.mig_instances import SeenPlace
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import NotedVfioGpu, VfioGpus
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
 from support.node_simulator import Crashed, FailingSteps, ViolationError
-from support.played_hardware import PlayedDrivers, PlayedHardware, Trips
+from support.played_hardware import PlayedDrivers, PlayedHardware, PlayedMig, Trips
 from support.plugin import FakeClaims
 from support.seeds import in_tiers
 from support.whole_node import FLAVORS, SteppedFabric
@@ -67,9 +69,9 @@ def notes_late(patch: pytest.MonkeyPatch, kind: type[Any], method: str) -> None:
         rename(self, source, target, folder)
         notes.append((target, before))
 
-    def late(self: Any, *given: Any) -> None:
+    def late(self: Any, *given: Any) -> Any:
         try:
-            change(self, *given)
+            return change(self, *given)
         except Crashed:
             target, before = notes[-1]
             target.unlink(missing_ok=True) if before is None else target.write_bytes(before)
@@ -100,6 +102,15 @@ def a_driver_is_noted_late(patch: pytest.MonkeyPatch) -> None:
 
 def a_partition_is_noted_late(patch: pytest.MonkeyPatch) -> None:
     notes_late(patch, SteppedFabric, "_count")
+
+
+def an_instance_is_noted_late(patch: pytest.MonkeyPatch) -> None:
+    notes_late(patch, PlayedMig, "create_gpu_instance")
+
+
+def an_instance_is_known_by_its_number_alone(patch: pytest.MonkeyPatch) -> None:
+    ours = SeenPlace.ours
+    patch.setattr(SeenPlace, "ours", lambda seen, made: ours(seen, replace(made, uuid=None)))
 
 
 def believes_in_changes(patch: pytest.MonkeyPatch, what: str) -> None:
@@ -233,6 +244,8 @@ def what_other_claims_want_is_overlooked(patch: pytest.MonkeyPatch) -> None:
         (limits_are_not_noted, 2),
         (a_driver_is_noted_late, 120),
         (a_partition_is_noted_late, 4),
+        (an_instance_is_noted_late, 228),
+        (an_instance_is_known_by_its_number_alone, 12),
         (mig_instances_stay, 3),
         (limits_stay, 2),
         (an_interval_of_an_admin_is_not_read, 2),

@@ -232,7 +232,6 @@ QUESTIONS: Mapping[str, Callable[[NodeClaims], object]] = {
     "of": lambda claims: claims.of(ClaimUid("a-uid")),
     "current_of": lambda claims: claims.current_of(ClaimUid("a-uid")),
     "may_be_in_use": lambda claims: claims.may_be_in_use(ClaimUid("a-uid")),
-    "was_broken": lambda claims: claims.was_broken(ClaimUid("a-uid")),
     "current": NodeClaims.current,
     "broken": NodeClaims.broken,
     "uids": NodeClaims.uids,

@@ -18,7 +18,7 @@ from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.recorded.mig import RecordedMig, access_minors
 from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance, MigRefusedError
-from dracaena.kubelet_plugin.effects.mig_instances import MigControl
+from dracaena.kubelet_plugin.ports import MigControl
 from support import mig_node
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.seeds import sampled

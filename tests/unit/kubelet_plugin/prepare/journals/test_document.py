@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dracaena.kubelet_plugin.prepare.journals.mig_device import MigDeviceRecord, decode_mig_device, encode_mig_device
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import CcModeJournal, decode_cc_modes, encode_cc_modes
 
-MIG = MigDeviceRecord("boot", "uid", "GPU-1", "1g.10gb", 0, 1, 7, "MIG-1")
+MODES = CcModeJournal("boot", {"0000:18:00.0": "on"})
+
+
+def modes_of(data: bytes) -> CcModeJournal:
+    return decode_cc_modes(data, "boot")
 
 
 FORMS: list[tuple[object, bytes, Callable[[bytes], object]]] = [
-    (MIG, encode_mig_device(MIG), decode_mig_device),
+    (MODES, encode_cc_modes(MODES), modes_of),
 ]
 EACH = pytest.mark.parametrize(("value", "file", "decode"), FORMS, ids=lambda each: getattr(each, "__name__", ""))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -10,11 +11,18 @@ from typing import Any
 
 import pynvml
 import pytest
+from msgspec import convert
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
+from dracaena.api.names import ClaimUid
 from dracaena.host.gpu_driver.thread import WedgedError
+from dracaena.kubelet_plugin.changes.change import ForClaim, Note, thing_of
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeInstance
 from dracaena.kubelet_plugin.ports import EffectPendingError
-from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
+from support.changed_node import BOOT
 from support.fake_mig import (
     CHANGES,
     IN_USE,
@@ -46,24 +54,48 @@ CALLS = (
 ERRORS = (NOT_SUPPORTED, INSUFFICIENT_RESOURCES, IN_USE, RESET_REQUIRED, NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN)
 
 
-class Journal:
-    """The checkpoint of one claim with one effect."""
+class Claim:
+    """A claim that wants one thing, as it is prepared and unprepared."""
 
-    def __init__(self, effect: Effect) -> None:
+    def __init__(self, effect: Effect, name: str = "claim") -> None:
         self.effect = effect
-        self.steps: list[Mapping[str, Scalar] | None] = []
+        self.thing = thing_of(effect)
+        self.reference = ClaimReference("default", name, ClaimUid(f"{name}-{effect.device}"))
 
-    def note(self, outcome: Mapping[str, Scalar]) -> None:
-        self.steps.append(outcome)
-        self.effect = replace(self.effect, outcome=outcome)
+    def make(self, node: MigNode) -> MadeInstance:
+        """Have its thing as it is wanted; return what is noted of it then."""
+        self.begin(node)
+        made = self.noted(node)
+        assert made is not None
+        return made
 
-    def make(self, node: MigNode, *others: Effect) -> Mapping[str, Scalar]:
-        outcome = node.instances.apply_noting(self.effect, others, self.note)
-        self.note(outcome)
-        return outcome
+    def undo(self, node: MigNode) -> None:
+        self._settle(node, ForClaim(ends=self.reference.uid))
+        node.claims.good.pop(self.reference.uid, None)
+        assert self.noted(node) is None
 
-    def undo(self, node: MigNode, *others: Effect) -> None:
-        node.instances.undo(self.effect, others)
+    def _settle(self, node: MigNode, call: ForClaim) -> None:
+        for problem in node.engine.settle([self.thing], call, lambda: 30.0).problems.values():
+            raise problem
+
+    def noted(self, node: MigNode) -> MadeInstance | None:
+        """What is noted of the instance, None if nothing of it may be ours."""
+        found = node.ledger.read(self.thing, MadeInstance)
+        return found.noted if isinstance(found, Note) and found.noted.is_asked_for else None
+
+    def note(self, node: MigNode, made: MadeInstance) -> None:
+        """Have a process get so far and no further."""
+        node.ledger.write(self.thing, Note(BOOT, {self.reference.uid: (self.effect.parameters,)}, made))
+
+    def begin(self, node: MigNode) -> None:
+        prepared = PreparedClaim(self.reference, (), effects=(self.effect,))
+        node.claims.good[self.reference.uid] = Checkpoint(State.STARTED, BOOT, prepared)
+        self._settle(node, ForClaim(begins=self.reference.uid))
+
+
+def notes(node: MigNode) -> list[MadeInstance]:
+    """All that was noted, one after the other."""
+    return [convert(json.loads(data)["note"]["noted"], MadeInstance) for _, data in node.files.written]
 
 
 @pytest.fixture
@@ -79,31 +111,30 @@ def ampere() -> Iterator[MigNode]:
 
 
 def test_an_instance_is_made_at_its_place_and_gone_when_its_claim_goes(node: MigNode) -> None:
-    journal = Journal(instance(node, "3g.40gb", 4))
-    outcome = journal.make(node)
+    claim = Claim(instance(node, "3g.40gb", 4))
+    made = claim.make(node)
     assert node.hardware.layout(0) == [("3g.40gb", 4, 1)]
-    assert outcome == {
-        "making": True, "gpu_instance": 1, "compute_instance": 0, "uuid": "MIG-00000000-0000-0000-0000-000000000001",
-        "gpu_instance_node": 12, "compute_instance_node": 13,
-    }  # fmt: skip
-    assert journal.steps[:2] == [{"making": True}, {"making": True, "gpu_instance": 1}]
-    journal.undo(node)
+    asked = MadeInstance("3g.40gb", 4, 4)
+    numbered = replace(asked, number=1)
+    assert made == replace(numbered, uuid="MIG-00000000-0000-0000-0000-000000000001", nodes=(12, 13))
+    assert notes(node) == [asked.as_nothing(), asked, numbered, made]
+    claim.undo(node)
     assert node.hardware.layout(0) == []
     assert not node.hardware.gpus[0].mode, "an idle GPU is whole again"
 
 
 def test_making_and_undoing_may_be_repeated(node: MigNode) -> None:
-    journal = Journal(instance(node, "2g.20gb", 2))
-    assert journal.make(node) == journal.make(node)
+    claim = Claim(instance(node, "2g.20gb", 2))
+    assert claim.make(node) == claim.make(node)
     assert node.hardware.layout(0) == [("2g.20gb", 2, 1)]
-    journal.undo(node)
-    journal.undo(node)
+    claim.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
 
 
 @pytest.mark.parametrize("profile", ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"])
 def test_each_profile_gets_the_compute_instance_that_has_all_of_it(node: MigNode, profile: str) -> None:
-    Journal(instance(node, profile, 0)).make(node)
+    Claim(instance(node, profile, 0)).make(node)
     assert node.hardware.layout(0) == [(profile, 0, 1)]
 
 
@@ -111,10 +142,10 @@ def test_each_profile_gets_the_compute_instance_that_has_all_of_it(node: MigNode
 def test_each_profile_of_a_gpu_with_graphics_and_media_profiles_is_made_too(profile: str) -> None:
     node = MigNode(FakeMigHardware(divisible_machine(1, "Blackwell", RTX_PRO_6000)))
     start = next(each for each in RTX_PRO_6000 if each.name == profile).placements[-1].start
-    journal = Journal(instance(node, profile, start))
-    journal.make(node)
+    claim = Claim(instance(node, profile, start))
+    claim.make(node)
     assert node.hardware.layout(0) == [(profile, start, 1)]
-    journal.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
     node.library.close()
 
@@ -124,7 +155,7 @@ def test_a_compute_instance_that_is_offered_and_refused_gives_way_to_the_next_wi
     node: MigNode, profile: str, refused: int
 ) -> None:
     node.hardware.refused_compute = {refused}
-    Journal(instance(node, profile, 0)).make(node)
+    Claim(instance(node, profile, 0)).make(node)
     assert node.hardware.layout(0) == [(profile, 0, 1)]
 
 
@@ -140,14 +171,14 @@ LATE = [
 def test_a_call_that_acted_and_then_failed_leaves_nothing_that_nobody_knows(
     node: MigNode, symbol: str, code: int
 ) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
+    claim = Claim(instance(node, "1g.10gb", 0))
     node.fake.late[symbol] = code
     with suppress(TemporaryError):
-        journal.make(node)
+        claim.make(node)
     with suppress(TemporaryError):
-        journal.undo(node)
+        claim.undo(node)
     node.start()
-    journal.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
     assert not node.hardware.gpus[0].mode
 
@@ -156,19 +187,20 @@ def test_a_call_that_acted_and_then_failed_leaves_nothing_that_nobody_knows(
 def test_what_was_done_by_a_call_that_failed_is_taken_as_it_is_by_the_next_try(
     node: MigNode, symbol: str, code: int
 ) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
+    claim = Claim(instance(node, "1g.10gb", 0))
     node.fake.late[symbol] = code
     if "Destroy" not in symbol:
         with pytest.raises(TemporaryError):
-            journal.make(node)
-    journal.make(node)
+            claim.make(node)
+    claim.make(node)
     assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
 
 
 def test_a_gpu_stays_in_mig_mode_while_other_claims_or_others_have_instances(node: MigNode) -> None:
-    one, other = Journal(instance(node, "1g.10gb", 0)), Journal(instance(node, "1g.10gb", 1))
+    one, other = Claim(instance(node, "1g.10gb", 0)), Claim(instance(node, "1g.10gb", 1))
     one.make(node)
-    one.undo(node, other.effect)
+    other.note(node, MadeInstance("1g.10gb", 1, 1))
+    one.undo(node)
     assert node.hardware.gpus[0].mode, "the other claim is about to make one"
     node.hardware.put(0, "1g.10gb", 5)
     other.make(node)
@@ -181,19 +213,19 @@ def test_an_instance_of_somebody_else_at_the_place_is_neither_used_nor_destroyed
     node.hardware.put(0, "1g.10gb", 4)
     places = {("1g.10gb", 4): "slice 4", ("3g.40gb", 4): "slices 4 to 7", ("7g.80gb", 0): "slices 0 to 7"}
     for (profile, start), slices in places.items():
-        journal = Journal(instance(node, profile, start))
+        claim = Claim(instance(node, profile, start))
         taken = rf"^memory {slices} of GPU GPU-\S+ (is|are) taken by GPU instance 1 \(1g.10gb at 4\): it goes"
         with pytest.raises(TemporaryError, match=taken) as refused:
-            journal.make(node)
+            claim.make(node)
         assert (" is taken" in str(refused.value)) is (slices == "slice 4")
-        journal.undo(node)
+        claim.undo(node)
         assert node.hardware.layout(0) == [("1g.10gb", 4, 1)]
-        assert journal.steps == []
+        assert notes(node) == []
 
 
 def test_an_instance_that_took_the_place_at_the_last_moment_is_left_alone(node: MigNode) -> None:
     """Between our look and our call an admin makes the very same instance: the driver refuses ours."""
-    journal = Journal(instance(node, "1g.10gb", 4))
+    claim = Claim(instance(node, "1g.10gb", 4))
 
     def intrude(symbol: str) -> None:
         if symbol == "nvmlDeviceCreateGpuInstanceWithPlacement":
@@ -202,43 +234,43 @@ def test_an_instance_that_took_the_place_at_the_last_moment_is_left_alone(node: 
 
     node.fake.before_change = intrude
     with pytest.raises(TemporaryError, match="INSUFFICIENT_RESOURCES"):
-        journal.make(node)
-    assert journal.steps == [{"making": True}, {}]
-    journal.undo(node)
+        claim.make(node)
+    assert notes(node)[-2:] == [MadeInstance("1g.10gb", 4, 1), MadeInstance("1g.10gb", 4, 1).as_nothing()]
+    claim.undo(node)
     assert node.hardware.layout(0) == [("1g.10gb", 4, 1)]
 
 
 def test_an_instance_without_compute_instance_which_no_mig_handle_shows_counts_too(node: MigNode) -> None:
     node.hardware.put(0, "1g.10gb", 4, compute=False)
     with pytest.raises(TemporaryError, match="are taken by GPU instance 1"):
-        Journal(instance(node, "3g.40gb", 4)).make(node)
+        Claim(instance(node, "3g.40gb", 4)).make(node)
 
 
 def test_a_gpu_instance_that_gets_no_compute_instance_is_taken_back(node: MigNode) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
+    claim = Claim(instance(node, "1g.10gb", 0))
     node.fake.refuse("nvmlGpuInstanceCreateComputeInstance", INSUFFICIENT_RESOURCES)
     with pytest.raises(TemporaryError, match="INSUFFICIENT_RESOURCES"):
-        journal.make(node)
+        claim.make(node)
     assert node.hardware.layout(0) == []
-    assert journal.steps[-1] == {}
+    assert notes(node)[-1] == MadeInstance("1g.10gb", 0, 1).as_nothing()
     node.fake.refuse("nvmlGpuInstanceDestroy", IN_USE)
     with pytest.raises(TemporaryError):
-        journal.make(node)
+        claim.make(node)
     assert node.hardware.layout(0) == [("1g.10gb", 0, 0)]
     node.fake.allow()
-    journal.make(node)
+    claim.make(node)
     assert node.hardware.layout(0) == [("1g.10gb", 0, 1)], "what was left is completed"
 
 
 def test_an_instance_in_use_stays_with_its_entry_until_nobody_uses_it(node: MigNode) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
     node.hardware.gpus[0].instances[1].busy = True
     with pytest.raises(TemporaryError, match="cannot be destroyed: nvmlComputeInstanceDestroy says IN_USE"):
-        journal.undo(node)
+        claim.undo(node)
     assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
     node.hardware.gpus[0].instances[1].busy = False
-    journal.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
 
 
@@ -247,58 +279,58 @@ def test_an_instance_in_use_stays_with_its_entry_until_nobody_uses_it(node: MigN
     ["nvmlComputeInstanceDestroy", "nvmlGpuInstanceGetComputeInstances", "nvmlComputeInstanceGetInfo_v2"],
 )
 def test_something_else_that_is_not_found_does_not_pass_for_the_instance(node: MigNode, symbol: str) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
     node.fake.refuse(symbol, NOT_FOUND)
     with pytest.raises(TemporaryError, match="NOT_FOUND"):
-        journal.undo(node)
+        claim.undo(node)
     node.fake.allow()
-    journal.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
 
 
 def test_an_instance_that_an_admin_destroys_meanwhile_is_gone(node: MigNode) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
 
     def destroy(symbol: str) -> None:
         if symbol == "nvmlComputeInstanceDestroy":
             node.hardware.gpus[0].instances.clear()
 
     node.fake.after_change = destroy
-    journal.undo(node)
+    claim.undo(node)
     assert not node.hardware.gpus[0].mode
 
 
 def test_a_number_that_the_driver_gave_to_another_instance_is_not_destroyed(node: MigNode) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
     node.hardware.gpus[0].instances.clear()  # an admin destroyed it, or the driver was loaded anew
     node.hardware.put(0, "2g.20gb", 4)
-    journal.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == [("2g.20gb", 4, 1)]
 
 
 def test_an_instance_that_somebody_made_in_place_of_ours_is_not_destroyed_and_not_used(node: MigNode) -> None:
     """Same profile, place and number; only the UUID tells them apart."""
-    journal = Journal(instance(node, "1g.10gb", 4))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 4))
+    claim.make(node)
     node.hardware.gpus[0].instances.clear()
     node.hardware.put(0, "1g.10gb", 4)
     with pytest.raises(TemporaryError, match="is taken by GPU instance 1"):
-        journal.make(node)
-    journal.undo(node)
+        claim.make(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == [("1g.10gb", 4, 1)]
 
 
 def test_an_instance_is_found_whatever_the_last_reading_knows_of_profiles(node: MigNode) -> None:
     """The first reading of a plugin, or of a driver, may have got no answer; and with mig=existing nobody asks."""
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
     node.knows_profiles = False
     with pytest.raises(TemporaryError, match=r"no MIG profile 1g\.10gb as it was last read"):
-        journal.make(node)
-    journal.undo(node)
+        claim.make(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
     assert not node.hardware.gpus[0].mode
 
@@ -306,7 +338,7 @@ def test_an_instance_is_found_whatever_the_last_reading_knows_of_profiles(node: 
 def test_the_profile_is_named_by_the_number_of_the_driver_that_makes_it(node: MigNode) -> None:
     """The driver was replaced since the last reading."""
     node.renumbered = True
-    Journal(instance(node, "3g.40gb", 4)).make(node)
+    Claim(instance(node, "3g.40gb", 4)).make(node)
     assert node.hardware.layout(0) == [("3g.40gb", 4, 1)]
 
 
@@ -315,39 +347,39 @@ def test_the_profile_is_named_by_the_number_of_the_driver_that_makes_it(node: Mi
 def test_an_instance_whose_profile_the_driver_does_not_tell_now_keeps_its_entry(
     node: MigNode, symbol: str, code: int
 ) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
     for each in (symbol, "nvmlDeviceGetGpuInstanceProfileInfo"):
         node.fake.refuse(each, code)
     with pytest.raises(TemporaryError):
-        journal.undo(node)
+        claim.undo(node)
     assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
     node.fake.allow()
-    journal.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, pynvml.NVML_ERROR_TIMEOUT])
-@pytest.mark.parametrize("noted", [{"making": True}, {"making": True, "gpu_instance": 1}, None])
+@pytest.mark.parametrize("noted", [MadeInstance("1g.10gb", 0, 1), MadeInstance("1g.10gb", 0, 1, 1), None])
 def test_an_instance_that_the_driver_does_not_list_in_mig_mode_keeps_its_entry(
-    node: MigNode, noted: dict[str, Scalar] | None, code: int
+    node: MigNode, noted: MadeInstance | None, code: int
 ) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
     if noted is not None:
-        journal.effect = replace(journal.effect, outcome=noted)
+        claim.note(node, noted)
     node.fake.refuse("nvmlDeviceGetGpuInstances", code)
     with pytest.raises(TemporaryError, match="nvmlDeviceGetGpuInstances says"):
-        journal.undo(node)
+        claim.undo(node)
     assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
     node.fake.allow()
-    journal.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
     assert not node.hardware.gpus[0].mode
 
 
 def test_an_instance_that_a_killed_plugin_made_is_not_forgotten_for_a_profile_that_is_not_told(node: MigNode) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
+    claim = Claim(instance(node, "1g.10gb", 0))
 
     def kill(symbol: str) -> None:
         if symbol == "nvmlDeviceCreateGpuInstanceWithPlacement":
@@ -355,25 +387,25 @@ def test_an_instance_that_a_killed_plugin_made_is_not_forgotten_for_a_profile_th
 
     node.fake.after_change = kill
     with pytest.raises(StopError):
-        journal.make(node)
+        claim.make(node)
     node.start()
     node.fake.refuse("nvmlDeviceGetGpuInstancePossiblePlacements_v2", NOT_SUPPORTED)
     with pytest.raises(TemporaryError):
-        journal.make(node)
-    assert journal.effect.outcome == {"making": True}
+        claim.make(node)
+    assert claim.noted(node) == MadeInstance("1g.10gb", 0, 1)
     node.fake.allow()
-    journal.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
 
 
 def test_a_place_is_made_again_where_the_driver_tells_places_in_mig_mode_only(node: MigNode) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
     gpu = node.hardware.gpus[0]
     gpu.instances.clear()  # the driver was loaded anew
     gpu.mode = gpu.pending = False
     node.fake.places_need_mode = True
-    journal.make(node)
+    claim.make(node)
     assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
 
 
@@ -391,13 +423,13 @@ def lose_at_the_last_moment(node: MigNode) -> None:
 def test_a_gpu_that_one_call_says_is_lost_and_that_answers_keeps_the_entry(
     node: MigNode, symbol: str, acts: bool
 ) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
     errors = node.fake.late if acts else node.fake.once
     errors[symbol] = pynvml.NVML_ERROR_GPU_IS_LOST
     with pytest.raises(TemporaryError, match="GPU_IS_LOST"):
-        journal.undo(node)
-    journal.undo(node)
+        claim.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
 
 
@@ -419,68 +451,68 @@ def leave_out_of_a_reading(node: MigNode) -> None:
 @pytest.mark.parametrize("vanish", [lose, lose_at_the_last_moment, remove, unload, leave_out_of_a_reading])
 def test_what_was_on_a_gpu_that_is_gone_is_undone(node: MigNode, vanish: Callable[[MigNode], None]) -> None:
     """Or its claim could not go before the node is rebooted, and the reboot waits for a drain."""
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
     vanish(node)
-    journal.undo(node)
+    claim.undo(node)
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_TIMEOUT, NO_PERMISSION])
 def test_a_gpu_that_only_refuses_keeps_its_instance_and_the_entry(node: MigNode, code: int) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
-    journal.make(node)
+    claim = Claim(instance(node, "1g.10gb", 0))
+    claim.make(node)
     for symbol in ("nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMigMode"):
         node.fake.refuse(symbol, code)
         for is_read in (True, False):
             node.is_read = is_read
             with pytest.raises(TemporaryError):
-                journal.undo(node)
+                claim.undo(node)
     node.fake.allow()
     node.is_read = True
     node.left_out.add(node.hardware.machine.gpus[0].uuid)
     with pytest.raises(TemporaryError):  # the driver shows it again: the next reading will
-        journal.undo(node)
+        claim.undo(node)
     node.left_out.clear()
-    journal.undo(node)
+    claim.undo(node)
     assert node.hardware.layout(0) == []
 
 
 def test_another_gpu_that_is_lost_does_not_pass_for_this_one() -> None:
     """With one GPU off the bus NVML finds none by UUID."""
     with mig_node(count=3) as node:
-        journal, other = Journal(instance(node, "1g.10gb", 0, 1)), Journal(instance(node, "2g.20gb", 2, 1))
-        journal.make(node)
+        claim, other = Claim(instance(node, "1g.10gb", 0, 1)), Claim(instance(node, "2g.20gb", 2, 1))
+        claim.make(node)
         node.fake.lost.add(2)
         other.make(node)
         node.fake.once["nvmlDeviceGetUUID"] = pynvml.NVML_ERROR_TIMEOUT
         with pytest.raises(TemporaryError, match="TIMEOUT"):
-            journal.undo(node, other.effect)
-        journal.undo(node, other.effect)
+            claim.undo(node)
+        claim.undo(node)
         assert [node.hardware.layout(ordinal) for ordinal in range(3)] == [[], [("2g.20gb", 2, 1)], []]
 
 
 def test_the_mode_is_believed_by_what_is_in_force_and_not_by_the_call(node: MigNode) -> None:
     node.hardware.gpus[0].watched = True
-    journal = Journal(instance(node, "1g.10gb", 0))
+    claim = Claim(instance(node, "1g.10gb", 0))
     with pytest.raises(TemporaryError, match=r"does not enter MIG mode: nvmlDeviceSetMigMode says IN_USE: .*monitors"):
-        journal.make(node)
-    assert journal.steps == []
+        claim.make(node)
+    assert claim.noted(node) is None
     node.hardware.gpus[0].watched = False
-    journal.make(node)
+    claim.make(node)
 
 
 def test_our_own_open_handles_are_closed_before_the_mode_is_changed(node: MigNode) -> None:
     node.library.open()
     opened: list[int] = []
     node.fake.before_change = lambda symbol: opened.append(node.library.session) if "MigMode" in symbol else None
-    Journal(instance(node, "1g.10gb", 0)).make(node)
+    Claim(instance(node, "1g.10gb", 0)).make(node)
     assert opened == [2]
 
 
 def test_ampere_is_divided_in_mig_mode_and_stays_in_it(ampere: MigNode) -> None:
-    journal = Journal(instance(ampere, "7g.40gb", 0))
-    journal.make(ampere)
-    journal.undo(ampere)
+    claim = Claim(instance(ampere, "7g.40gb", 0))
+    claim.make(ampere)
+    claim.undo(ampere)
     assert ampere.hardware.layout(0) == []
     assert ampere.hardware.gpus[0].mode
 
@@ -490,7 +522,7 @@ def test_no_claim_resets_an_ampere_gpu(ampere: MigNode, pending: bool, words: st
     gpu = ampere.hardware.gpus[0]
     gpu.mode, gpu.pending = False, pending
     with pytest.raises(TemporaryError, match=f"{words}, and Ampere changes it with a reset"):
-        Journal(instance(ampere, "1g.5gb", 0)).make(ampere)
+        Claim(instance(ampere, "1g.5gb", 0)).make(ampere)
     assert "nvmlDeviceSetMigMode" not in ampere.fake.calls
 
 
@@ -498,35 +530,36 @@ def test_a_place_that_the_gpu_never_has_is_said_with_those_it_has(node: MigNode)
     effect = instance(node, "3g.40gb", 0)
     effect = replace(effect, parameters={**effect.parameters, "start": 2})
     with pytest.raises(PermanentError, match=r"no place for MIG profile 3g.40gb at memory slice 2; it can be at: 0, 4"):
-        Journal(effect).make(node)
+        Claim(effect).make(node)
 
 
 def test_a_profile_that_the_gpu_does_not_have_as_it_was_read_may_be_told_by_the_next_reading(node: MigNode) -> None:
     effect = instance(node, "1g.10gb", 0)
     effect = replace(effect, parameters={**effect.parameters, "profile": "9g.90gb"})
     with pytest.raises(TemporaryError, match=r"no MIG profile 9g.90gb as it was last read.*1g.10gb\+me, .*7g.80gb"):
-        Journal(effect).make(node)
+        Claim(effect).make(node)
 
 
 def test_a_whole_gpu_leaves_mig_mode_and_says_what_stands_in_its_way(node: MigNode) -> None:
     gpu = node.hardware.gpus[0]
-    effect = whole_gpu(node)
-    assert node.whole.apply(effect, ()) == {}
+    whole = Claim(whole_gpu(node))
+    whole.begin(node)
+    assert node.files.written == []
     assert "nvmlDeviceSetMigMode" not in node.fake.calls
     gpu.mode = gpu.pending = True
-    node.whole.apply(effect, ())
+    whole.begin(node)
     assert not gpu.mode
     node.hardware.put(0, "1g.10gb", 4, compute=False)
     with pytest.raises(TemporaryError, match=r"cannot be used whole: GPU instance 1 \(1g.10gb\) is left"):
-        node.whole.apply(effect, ())
+        whole.begin(node)
     gpu.instances.clear()
     gpu.watched = True
     with pytest.raises(TemporaryError, match=r"cannot be used whole: .*IN_USE"):
-        node.whole.apply(effect, ())
+        whole.begin(node)
 
 
 def test_a_driver_that_does_not_answer_keeps_what_was_begun_and_is_gone_on_with(node: MigNode) -> None:
-    journal = Journal(instance(node, "1g.10gb", 0))
+    claim = Claim(instance(node, "1g.10gb", 0))
 
     def wedge(what: str, work: Any, _deadline_s: float) -> object:
         answer = work()
@@ -536,11 +569,11 @@ def test_a_driver_that_does_not_answer_keeps_what_was_begun_and_is_gone_on_with(
 
     node.ask = wedge
     with pytest.raises(EffectPendingError, match="is not ready yet"):
-        journal.make(node)
-    assert journal.effect.outcome == {"making": True}
+        claim.make(node)
+    assert claim.noted(node) == MadeInstance("1g.10gb", 0, 1)
     node.start()
     node.ask = ask_at_once
-    assert journal.make(node)["gpu_instance"] == 1
+    assert claim.make(node).number == 1
     assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
 
 
@@ -552,20 +585,20 @@ def test_a_driver_that_hangs_at_any_step_leaves_what_the_next_try_completes_or_u
     for number in count(1):
         with mig_node() as node:
             node.hardware.put(0, "1g.10gb", 6)
-            journal = Journal(instance(node, "3g.40gb", 0))
+            claim = Claim(instance(node, "3g.40gb", 0))
             if story == "undone":
-                journal.make(node)
+                claim.make(node)
             node.ask = hung = HungStep(number, is_done=is_done)
             if story == "undone":
-                try_to(journal.undo, node)
+                try_to(claim.undo, node)
             else:
-                try_to(journal.make, node)
+                try_to(claim.make, node)
             node.start()
             node.ask = ask_at_once
             if story == "made":
-                journal.make(node)
+                claim.make(node)
             else:
-                journal.undo(node)
+                claim.undo(node)
             there = [("3g.40gb", 0, 1)] if story == "made" else []
             assert node.hardware.layout(0) == [("1g.10gb", 6, 1), *there], f"step {number}"
         if not hung.has_hung:
@@ -579,18 +612,18 @@ def test_each_call_that_is_refused_once_leaves_what_the_next_try_completes_or_un
     for undone in (False, True):
         with mig_node() as node:
             node.hardware.put(0, "1g.10gb", 6)
-            journal = Journal(instance(node, "3g.40gb", 0))
+            claim = Claim(instance(node, "3g.40gb", 0))
             node.fake.once[symbol] = code
-            try_to(journal.make, node)
+            try_to(claim.make, node)
             node.start()
             node.fake.once[symbol] = code
             if undone:
-                try_to(journal.undo, node)
-                journal.undo(node)
+                try_to(claim.undo, node)
+                claim.undo(node)
                 assert node.hardware.layout(0) == [("1g.10gb", 6, 1)]
             else:
-                try_to(journal.make, node)
-                journal.make(node)
+                try_to(claim.make, node)
+                claim.make(node)
                 assert node.hardware.layout(0) == [("1g.10gb", 6, 1), ("3g.40gb", 0, 1)]
 
 
@@ -611,11 +644,11 @@ def test_a_plugin_killed_around_each_change_leaves_no_orphan_and_takes_nothing_o
             raise StopError
 
     with mig_node() as node:
-        journal = Journal(instance(node, "2g.20gb", 0))
+        claim = Claim(instance(node, "2g.20gb", 0))
         setattr(node.fake, f"{moment}_change", kill)
         try:
-            journal.make(node)
-            journal.undo(node)
+            claim.make(node)
+            claim.undo(node)
         except StopError:
             pass
         else:
@@ -623,9 +656,9 @@ def test_a_plugin_killed_around_each_change_leaves_no_orphan_and_takes_nothing_o
         node.start()
         node.hardware.put(1, "1g.10gb", 0)
         if not undone:
-            journal.make(node)
+            claim.make(node)
             assert node.hardware.layout(0) == [("2g.20gb", 0, 1)]
-        journal.undo(node)
+        claim.undo(node)
         assert node.hardware.layout(0) == []
         assert node.hardware.layout(1) == [("1g.10gb", 0, 1)]
         assert not node.hardware.gpus[0].mode

@@ -14,8 +14,10 @@ from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOW
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.mig_geometry import MigPlacement
+from dracaena.api.names import DeviceName
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.gpu_driver.thread import WedgedError
+from dracaena.kubelet_plugin.changes.kinds.mig_instances import SETTLED_S
 from dracaena.kubelet_plugin.claims.device_state import PrepareError, SetAsideError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.discovery.mig.instances import MigRefusedError
@@ -102,6 +104,28 @@ def test_a_whole_gpu_and_a_share_take_it_out_of_mig_mode_or_say_what_stands_in_t
         claims.node.state.prepare(reference_to(claim))
         assert not gpu.mode
         claims.node.state.unprepare(reference_to(claim))
+
+
+def test_a_place_is_ours_while_it_is_noted_and_as_long_after_that_as_a_reading_may_be_older(claims: Claims) -> None:
+    place, instances, clock = DeviceName(claims.place("1g.10gb", 0)), claims.mig.instances, claims.mig.clock
+    claim = claims.claim("one", place)
+    assert instances.places() == frozenset()
+    claims.node.state.prepare(reference_to(claim))
+    assert instances.places() == instances.settling() == {place}
+    clock.advance(SETTLED_S + 1)
+    assert instances.places() == {place}
+    assert instances.settling() == frozenset()
+    claims.note_of(place).write_bytes(b"rubbish")
+    assert instances.places() == {place}, "it may be ours"
+    claims.note_of(place).unlink()
+    claims.node.state.unprepare(reference_to(claim))
+    assert instances.places() == frozenset()
+    claims.node.state.prepare(reference_to(other := claims.claim("other", claims.place("1g.10gb", 3))))
+    claims.node.state.unprepare(reference_to(other))
+    clock.advance(SETTLED_S)
+    assert instances.places() == {claims.place("1g.10gb", 3)}
+    clock.advance(1)
+    assert instances.places() == frozenset()
 
 
 def test_a_strategy_that_a_mig_device_does_not_offer_is_refused(claims: Claims) -> None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dracaena.api.errors import DracaenaError
-from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.gpu_driver.thread import WedgedError
-from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
-from dracaena.kubelet_plugin.effects.mig_instances import MigInstances
+from dracaena.kubelet_plugin.changes.change import Note, Wants
+from dracaena.kubelet_plugin.changes.engine import ChangeEngine
+from dracaena.kubelet_plugin.changes.kinds.mig_instances import MigInstances, SeenPlace
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeInstance
 from dracaena.kubelet_plugin.ports import EffectPendingError
-from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from support.fake_mig import CHANGES, FakeGpuInstance
 from support.killed_steps import StopError
@@ -74,10 +78,6 @@ def changes(claims: Claims) -> list[str]:
     return [each for each in claims.mig.fake.calls if each in CHANGES]
 
 
-def record_of(claims: Claims, place: str) -> Path:
-    return claims.folder / f"made-{place}.json"
-
-
 @DAMAGES
 def test_a_claim_that_is_rebuilt_has_its_mig_devices_again(
     claims: Claims, damage: Callable[[Claims, ResourceClaim], None]
@@ -94,7 +94,7 @@ def test_a_claim_that_is_rebuilt_has_its_mig_devices_again(
     assert list(troubles) == []
     claims.node.state.unprepare(reference_to(claim))
     assert claims.mig.hardware.layout(0) == []
-    assert list(claims.folder.glob("made-*")) == []
+    assert claims.notes() == []
 
 
 @DAMAGES
@@ -123,14 +123,12 @@ def test_a_kill_at_any_step_of_the_rebuild_neither_loses_the_devices_nor_makes_o
             assert files(claims) == before
             claims.node.state.unprepare(reference_to(claim))
             assert mig.hardware.layout(0) == []
-    assert steps > 8, "checkpoint, journal of each device, spec, podlist, checkpoint: two steps each"
+    assert steps > 5, "checkpoint, spec and checkpoint: two steps each"
 
 
 def test_a_kill_while_the_devices_are_made_leaves_them_to_the_claim_or_to_nobody(tmp_path: Path) -> None:
-    """And the checkpoint is lost on top: what the record names is there, so a device without a record was never given
-    to a container.
-    """
-    left = {True: 0, False: 0}
+    """And the checkpoint is lost on top: whatever was made is noted."""
+    made_by_then = 0
     is_killed, step = True, 0
     while is_killed:
         step += 1
@@ -139,21 +137,17 @@ def test_a_kill_while_the_devices_are_made_leaves_them_to_the_claim_or_to_nobody
             claim = claims.claim("lost", claims.place("3g.40gb", 4))
             is_killed = _killed(claims, step, lambda: claims.node.state.prepare(reference_to(claim)))  # noqa: B023
             made = mig.hardware.layout(0)
-            record = claims.mig.records.places()
+            assert bool(made) <= bool(claims.notes())
+            made_by_then += bool(made)
             (claims.folder / "claims" / "lost-uid.json").unlink(missing_ok=True)
             claims.restart()
-            if record or not made:
-                rebuild(claims, claim)
-                assert changes(claims) == [] or not record
-                claims.node.state.unprepare(reference_to(claim))
-                assert mig.hardware.layout(0) == []
-            else:
-                with pytest.raises(DracaenaError, match="taken by GPU instance 1"):
-                    rebuild(claims, claim)
-                claims.node.state.unprepare(reference_to(claim))
-                assert mig.hardware.layout(0) == made
-            left[bool(record)] += bool(made)
-    assert min(left.values()) > 1
+            rebuild(claims, claim)
+            was_complete = made == [("3g.40gb", 4, 1)]
+            assert not (was_complete and set(changes(claims)) & set(CHANGES))
+            claims.node.state.unprepare(reference_to(claim))
+            assert mig.hardware.layout(0) == []
+            assert claims.notes() == []
+    assert made_by_then > 4
 
 
 def _killed(claims: Claims, step: int, work: Callable[[], object]) -> bool:
@@ -170,50 +164,52 @@ def _killed(claims: Claims, step: int, work: Callable[[], object]) -> bool:
     return False
 
 
-def of_another_claim(record: bytes) -> bytes:
-    return record.replace(b"lost-uid", b"some-uid")
+def of_another_claim(note: bytes) -> bytes:
+    return note.replace(b"lost-uid", b"some-uid")
 
 
-def of_another_device(record: bytes) -> bytes:
-    return record.replace(b"MIG-0000", b"MIG-1111")
+def of_another_device(note: bytes) -> bytes:
+    return note.replace(b"MIG-0000", b"MIG-1111")
 
 
-def of_another_profile(record: bytes) -> bytes:
-    return record.replace(b"3g.40gb", b"4g.40gb")
+def of_another_number(note: bytes) -> bytes:
+    return note.replace(b'"number":1', b'"number":2')
 
 
-def of_another_gpu(record: bytes) -> bytes:
-    return record.replace(b"GPU-", b"GPU-f")
+def of_another_profile(note: bytes) -> bytes:
+    return note.replace(b'"profile":"3g.40gb","start"', b'"profile":"4g.40gb","start"')
 
 
-def of_an_earlier_boot(record: bytes) -> bytes:
-    return record.replace(b"boot-1", b"boot-0")
+def of_an_earlier_boot(note: bytes) -> bytes:
+    return note.replace(b"boot-1", b"boot-0")
 
 
-def of_a_newer_release(record: bytes) -> bytes:
-    return record.replace(b'"version": 1', b'"version": 2')
+def rewritten(change: Callable[[bytes], bytes], file: bytes) -> bytes:
+    """A file of the ledger with another note, as if that had been written."""
+    note = change(bytes(msgspec.json.decode(file, type=dict[str, msgspec.Raw])["note"]))
+    checksum = "sha256:" + hashlib.sha256(note).hexdigest()
+    return msgspec.json.encode({"checksum": checksum, "note": msgspec.Raw(note)})
 
 
 @pytest.mark.parametrize("damage", [Claims.break_checkpoint, lose], ids=["broken", "lost"])
 @pytest.mark.parametrize(
-    "record",
+    "note",
     [
         of_another_claim,
         of_another_device,
+        of_another_number,
         of_another_profile,
-        of_another_gpu,
         of_an_earlier_boot,
-        of_a_newer_release,
-        lambda _record: b"rubbish",
+        lambda _note: b"rubbish",
     ],
 )
-def test_a_device_that_no_record_gives_to_the_claim_is_neither_used_nor_destroyed(
-    claims: Claims, record: Callable[[bytes], bytes], damage: Callable[[Claims, ResourceClaim], None]
+def test_a_device_that_no_note_gives_to_the_claim_is_neither_used_nor_destroyed(
+    claims: Claims, note: Callable[[bytes], bytes], damage: Callable[[Claims, ResourceClaim], None]
 ) -> None:
     claim = claims.claim("lost", claims.place("3g.40gb", 4))
     claims.node.state.prepare(reference_to(claim))
-    path = record_of(claims, claims.place("3g.40gb", 4))
-    changed = record(path.read_bytes())
+    path = claims.note_of(claims.place("3g.40gb", 4))
+    changed = rewritten(note, path.read_bytes())
     assert changed != path.read_bytes()
     path.write_bytes(changed)
     damage(claims, claim)
@@ -226,7 +222,7 @@ def test_a_device_that_no_record_gives_to_the_claim_is_neither_used_nor_destroye
 
 
 @pytest.mark.parametrize("compute", [True, False], ids=["", "half made"])
-def test_an_instance_that_an_admin_made_with_the_number_of_the_recorded_one_is_not_taken(
+def test_an_instance_that_an_admin_made_with_the_number_of_the_noted_one_is_not_taken(
     claims: Claims, compute: bool
 ) -> None:
     claim = claims.claim("lost", claims.place("3g.40gb", 4))
@@ -242,14 +238,15 @@ def test_an_instance_that_an_admin_made_with_the_number_of_the_recorded_one_is_n
     assert (changes(claims), claims.mig.hardware.layout(0)) == ([], before)
 
 
-def test_a_claim_gets_no_device_of_one_that_ended_and_left_a_record(claims: Claims) -> None:
-    ended, later = (claims.claim(name, claims.place("3g.40gb", 4)) for name in ("ended", "later"))
-    claims.node.state.prepare(reference_to(ended))
-    claims.lose(ended)
+def test_a_claim_gets_no_device_of_one_of_which_only_the_note_is_left(claims: Claims) -> None:
+    lost, later = (claims.claim(name, claims.place("3g.40gb", 4)) for name in ("lost", "later"))
+    claims.node.state.prepare(reference_to(lost))
+    lose_all(claims, lost)
     with pytest.raises(DracaenaError, match="taken by GPU instance 1"):
         claims.node.state.prepare(reference_to(later))
     assert len(claims.mig.hardware.layout(0)) == 1
-    assert claims.sweep() == 1
+    assert claims.sweep() == 0
+    claims.node.state.unprepare(reference_to(lost))
     claims.node.state.prepare(reference_to(later))
     lose(claims, later)
     claims.restart()
@@ -264,12 +261,14 @@ def test_devices_stay_when_the_rebuild_of_their_claim_fails(
     """Only kubelet knows that no container uses what the claim had."""
     claim = prepared_two(claims)
     damage(claims, claim)
-    claims.mig.hardware.gpus[0].instances.pop(2)
+    instances = claims.mig.hardware.gpus[0].instances
+    number = next(number for number, each in instances.items() if each.profile.name == "1g.10gb")
+    instances.pop(number)
     claims.mig.hardware.put(0, "1g.10gb", 0)
     before = claims.mig.hardware.layout(0)
     claims.restart()
     for _ in range(2):
-        with pytest.raises(DracaenaError, match=r"memory slice 0 .* taken by GPU instance 2"):
+        with pytest.raises(DracaenaError, match=f"memory slice 0 .* taken by GPU instance {number}"):
             rebuild(claims, claim)
         claims.restart()
     assert (changes(claims), claims.mig.hardware.layout(0)) == ([], before)
@@ -292,14 +291,14 @@ def test_a_claim_that_ends_before_it_has_its_devices_again_takes_them_along(
     claims.mig.ask = ask_at_once
     claims.node.state.unprepare(reference_to(claim))
     assert claims.mig.hardware.layout(0) == []
-    assert list(claims.folder.glob("made-*")) == []
+    assert claims.notes() == []
 
 
 def test_a_sweep_that_waits_for_the_gpu_of_a_claim_that_is_rebuilt_meanwhile_leaves_its_device(claims: Claims) -> None:
     """The other instance of the plugin rebuilds it: kubelet has unprepared the claim and asks for it again."""
     claim = claims.claim("lost", claims.place("3g.40gb", 4))
     (device,) = claims.node.state.prepare(reference_to(claim)).devices
-    claims.lose(claim)
+    lose_all(claims, claim)
     found = []
     claims.node.gpu_locks[claims.gpus[0]] = LateLock(lambda: found.append(rebuild(claims, claim)))
     assert claims.sweep() == 0
@@ -401,13 +400,12 @@ class Walk:
             self.strangers.append(self.claims.mig.hardware.put(0, gone.profile.name, gone.placement.start))
 
     def is_being_made(self, instance: FakeGpuInstance) -> bool:
-        """Whether a journal claims whatever is at the place of an instance: it has no UUID yet."""
-        checkpoints = self.claims.node.node_claims.current()
+        """Whether a note claims whatever is at the place of an instance: it has no UUID yet."""
+        ledger = self.claims.mig.ledger
+        notes = [ledger.read(each, MadeInstance) for each in ledger.things(MIG_INSTANCE)]
         return any(
-            effect.outcome is not None and "uuid" not in effect.outcome
-            for each in checkpoints
-            for effect in each.prepared.effects
-            if effect.parameters["start"] == instance.placement.start
+            isinstance(note, Note) and note.noted.uuid is None and note.noted.start == instance.placement.start
+            for note in notes
         )
 
 
@@ -425,24 +423,33 @@ def test_containers_keep_their_devices_and_strangers_theirs_whatever_is_lost(tmp
 
 
 def for_any_claim(patch: pytest.MonkeyPatch) -> None:
-    def made_for(records: MigDeviceRecords, _claim: ClaimUid, effect: Effect) -> Any:
-        found = records.of(effect.device)
-        return found[1].outcome if found is not None and found[1].is_same(effect) else None
+    plan = MigInstances.plan
 
-    patch.setattr(MigDeviceRecords, "made_for", made_for)
+    def planned(kind: MigInstances, wants: Wants, seen: SeenPlace, note: Any) -> Any:
+        if isinstance(note, Note) and wants:
+            note = dataclasses.replace(note, owners=wants)
+        return plan(kind, wants, seen, note)
+
+    patch.setattr(MigInstances, "plan", planned)
 
 
 def by_number_alone(patch: pytest.MonkeyPatch) -> None:
-    made_for = MigDeviceRecords.made_for
-
-    def without_uuid(records: MigDeviceRecords, claim: ClaimUid, effect: Effect) -> Any:
-        made = made_for(records, claim, effect)
-        return None if made is None else {key: value for key, value in made.items() if key != "uuid"}
-
-    patch.setattr(MigDeviceRecords, "made_for", without_uuid)
+    ours = SeenPlace.ours
+    patch.setattr(SeenPlace, "ours", lambda seen, made: ours(seen, dataclasses.replace(made, uuid=None)))
 
 
-@pytest.mark.parametrize("plant", [for_any_claim, by_number_alone])
+def swept_for_a_lost_claim(patch: pytest.MonkeyPatch) -> None:
+    plan = MigInstances.plan
+
+    def planned(kind: MigInstances, wants: Wants, seen: SeenPlace, note: Any) -> Any:
+        if isinstance(note, Note) and not wants:
+            note = dataclasses.replace(note, owners={})
+        return plan(kind, wants, seen, note)
+
+    patch.setattr(MigInstances, "plan", planned)
+
+
+@pytest.mark.parametrize("plant", [for_any_claim, by_number_alone, swept_for_a_lost_claim])
 def test_a_planted_fault_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
@@ -457,6 +464,6 @@ def walk_often(folder: Path) -> None:
 
 
 def test_a_planted_roll_back_is_found(claims: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MigInstances, "is_recorded", lambda _instances, _effect, _claim: False)
+    monkeypatch.setattr(ChangeEngine, "is_owner", lambda _engine, _thing, _owner: False)
     with pytest.raises(AssertionError):
         test_devices_stay_when_the_rebuild_of_their_claim_fails(claims, lose_all)
