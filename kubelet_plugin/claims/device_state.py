@@ -40,6 +40,7 @@ from dracaena.kubelet_plugin.claims.unprepares import Unprepares
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.mig_place import with_made
 from dracaena.kubelet_plugin.device_kinds.moved_devices import Followed, follow, with_former
+from dracaena.kubelet_plugin.device_kinds.mps_effect import with_shares
 from dracaena.kubelet_plugin.device_kinds.plan import DecodeConfig, Refusal, allocated_claim, plan_claim
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, LeftS
@@ -298,9 +299,9 @@ class DeviceState:
         if follow(prepared, pool) != Followed(prepared):
             raise TemporaryError(f"devices of claim {prepared.claim} moved while it was being prepared: retry")
         self._guard.refuse_stale(prepared)
-        prepared = with_former(
-            with_made(prepared, self._effects.noted), ()
-        )  # its nodes may be those that its containers have anyway
+        noted = self._effects.noted
+        made = with_shares(with_made(prepared, noted), noted)
+        prepared = with_former(made, ())  # its nodes may be those that its containers have anyway
         self._guard.refuse_held(prepared, pool)
         self._finish(dataclasses.replace(checkpoint, prepared=prepared), pool)
         return prepared

@@ -11,12 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from dracaena.api.names import DeviceName, PodUid
-from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, Effect, Scalar
+from dracaena.api.names import PodUid
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, Effect, Scalar, gpu_and_part, part_on_gpu
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
-
-_OF_POD: Final = "+"
-"""Between a GPU and a pod in the name of a limit."""
 
 FIRST_DRIVER: Final = 615
 """Major version of the first driver that has the call."""
@@ -42,7 +39,7 @@ def for_pods(effects: Iterable[Effect], pods: Sequence[PodUid]) -> tuple[Effect,
 
 def _of_each(effect: Effect, pods: Sequence[PodUid]) -> Iterable[Effect]:
     for pod in filter(_PLAIN_UID.fullmatch, dict.fromkeys(pods)):
-        yield dataclasses.replace(effect, thing=f"{effect.gpu}{_OF_POD}{pod}")
+        yield dataclasses.replace(effect, thing=part_on_gpu(effect.gpu, pod))
 
 
 def is_memory_limit(effect: Effect) -> bool:
@@ -52,13 +49,7 @@ def is_memory_limit(effect: Effect) -> bool:
 
 def pod_of(effect: Effect) -> PodUid:
     """Return the pod whose cgroup a memory limit is on."""
-    return limited_gpu_and_pod(effect.thing)[1]
-
-
-def limited_gpu_and_pod(thing: str) -> tuple[DeviceName, PodUid]:
-    """Return the GPU and the pod that the name of a limit says."""
-    gpu, _, pod = thing.partition(_OF_POD)
-    return DeviceName(gpu), PodUid(pod)
+    return PodUid(gpu_and_part(effect.thing)[1])
 
 
 def wanted_limits(limits: Sequence[Effect], users: Sequence[PodUid], ended: Iterable[PodUid]) -> tuple[Effect, ...]:

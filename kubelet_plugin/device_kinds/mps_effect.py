@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.mps import MpsShareRequest, MpsShareStatus
+from dracaena.api.mps import MpsShareRequest, MpsShareStatus, share_name
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.device_kinds.device_kind import ContainerEdits
 from dracaena.kubelet_plugin.device_kinds.shared_device import MEMORY_STEP_BYTES
-from dracaena.kubelet_plugin.prepare.cdi.spec import Mount
-from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect, Scalar
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
-
-_ENVIRONMENT: Final = "env:"
-_MOUNT: Final = "mount:"
-_READ_ONLY_MOUNT: Final = "read-only-mount:"
-"""Prefixes of the names in an outcome, which is flat: `env:NAME` → value, `mount:PATH` and `read-only-mount:PATH` → the
-folder of the host that containers see at PATH."""
+from dracaena.kubelet_plugin.prepare.cdi.spec import NO_EDITS, Edits, Mount
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect, Scalar, part_on_gpu
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
 
 _MOUNT_OPTIONS: Final = ("nosuid", "nodev", "noexec", "bind")
 
@@ -37,6 +30,14 @@ class MpsOffer:
 NO_MPS: Final = MpsOffer("no MPS supervisor serves this node (chart value mps.enabled)", runs=False)
 
 
+@dataclass(frozen=True, slots=True)
+class NotedShare:
+    """What is noted of a share besides its name and its owner."""
+
+    edits: Edits = NO_EDITS
+    """What its containers get, once it is ready: the supervisor may be away when their CDI spec is written again."""
+
+
 def mps_effect(device: PreparedDevice, claim: ClaimUid, *, memory_is_limited: bool) -> Effect | None:
     """Return the effect that holds a share to its amounts, None if these are smaller than MPS supports.
 
@@ -50,26 +51,26 @@ def mps_effect(device: PreparedDevice, claim: ClaimUid, *, memory_is_limited: bo
         limits["pinned_memory_mib"] = device.memory_bytes // MEMORY_STEP_BYTES
         if limits["pinned_memory_mib"] == 0:
             return None
-    parameters: dict[str, Scalar] = {"gpu": device.uuid, "claim_uid": claim, **limits}
-    return Effect(MPS_SHARE, device.physical_gpu, device.device, device.share_id, parameters)
+    parameters: dict[str, Scalar] = {"gpu": device.uuid, "share_id": device.share_id or "", **limits}
+    thing = part_on_gpu(device.physical_gpu, share_name(device.uuid, claim, device.share_id or ""))
+    return Effect(MPS_SHARE, device.physical_gpu, device.device, device.share_id, parameters, thing=thing)
 
 
-def mps_request(effect: Effect, boot_id: str) -> MpsShareRequest:
-    """Return the request to the supervisor."""
-    given = effect.parameters
+def mps_request(claim: str, given: Mapping[str, Scalar], boot_id: str) -> MpsShareRequest:
+    """Return the request to the supervisor for what a claim wants."""
     percentage, memory = given.get("thread_percentage"), given.get("pinned_memory_mib")
     return MpsShareRequest(
         boot_id=boot_id,
         gpu=str(given["gpu"]),
-        claim_uid=str(given["claim_uid"]),
-        share_id=effect.share_id or "",
+        claim_uid=claim,
+        share_id=str(given["share_id"]),
         thread_percentage=None if percentage is None else int(percentage),
         pinned_memory_mib=None if memory is None else int(memory),
     )
 
 
-def mps_outcome(status: MpsShareStatus, root: str) -> Mapping[str, Scalar]:
-    """Return what the containers of a ready share need.
+def mps_edits(status: MpsShareStatus, root: str) -> Edits:
+    """Return what the containers of a ready share get.
 
     Raises BadInputError for an answer that our supervisor never gives: containers get only folders below its `root`.
     """
@@ -83,13 +84,15 @@ def mps_outcome(status: MpsShareStatus, root: str) -> Mapping[str, Scalar]:
     bad = next((name for name in status.environment if not name or "=" in name), None)
     if bad is not None:
         raise BadInputError(f"it names a variable {bad!r}")
-    return {
-        **{_ENVIRONMENT + name: value for name, value in sorted(status.environment.items())},
-        **{
-            (_READ_ONLY_MOUNT if mount.read_only else _MOUNT) + mount.container_path: mount.host_path
-            for mount in status.mounts
-        },
-    }
+    return Edits(
+        tuple([f"{name}={value}" for name, value in sorted(status.environment.items())]),
+        mounts=tuple(
+            [
+                Mount(each.host_path, each.container_path, ("ro" if each.read_only else "rw", *_MOUNT_OPTIONS))
+                for each in status.mounts
+            ]
+        ),
+    )
 
 
 def _is_below(folder: str, path: str) -> bool:
@@ -97,16 +100,14 @@ def _is_below(folder: str, path: str) -> bool:
     return below != path and all(step not in ("", ".", "..") for step in below.split("/"))
 
 
-def mps_edits(effects: Sequence[Effect]) -> ContainerEdits:
-    """Return what containers get of effects that are made; nothing of others and of other kinds."""
-    outcomes = [effect.outcome or {} for effect in effects if effect.kind == MPS_SHARE]
-    said = [(name, str(value)) for outcome in outcomes for name, value in outcome.items()]
-    return ContainerEdits(
-        tuple(f"{name.removeprefix(_ENVIRONMENT)}={value}" for name, value in said if name.startswith(_ENVIRONMENT)),
-        tuple(
-            Mount(value, name.removeprefix(prefix), (access, *_MOUNT_OPTIONS))
-            for name, value in said
-            for prefix, access in ((_MOUNT, "rw"), (_READ_ONLY_MOUNT, "ro"))
-            if name.startswith(prefix)
-        ),
-    )
+def with_shares(prepared: PreparedClaim, noted: Callable[[Effect], object | None]) -> PreparedClaim:
+    """Return a claim with what the containers of its shares get, as `noted` for its effects."""
+    found = {
+        (each.device, each.share_id): share.edits
+        for each in prepared.effects
+        if each.kind == MPS_SHARE and isinstance(share := noted(each), NotedShare)
+    }
+    if not found:
+        return prepared
+    devices = [replace(each, edits=found.get((each.device, each.share_id), NO_EDITS)) for each in prepared.devices]
+    return replace(prepared, devices=tuple(devices))

@@ -18,7 +18,7 @@ from dracaena.kubelet_plugin.device_kinds.enforcement import (
     share_enforcement,
 )
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import memory_limit_effect, why_no_memory_limits
-from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer, mps_edits, mps_effect
+from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer, mps_effect
 from dracaena.kubelet_plugin.device_kinds.shared_device import MEMORY_STEP_BYTES, shareable_bytes
 from dracaena.kubelet_plugin.device_kinds.time_slice import time_slice, why_no_time_slices
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu, mig_off
@@ -64,9 +64,9 @@ class GpuShare(WholeGpu):
         limits = (memory_limit_effect(device, required=sharing.is_required and mps is None),) if by_limit else ()
         return (*mig_off(device, pool), *limits, *slices, *(() if mps is None else (mps,)))
 
-    def edits(self, _device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:
+    def edits(self, device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
         """Return what connects to the MPS server, if there is one."""
-        return mps_edits(effects)
+        return ContainerEdits(device.edits.env, device.edits.mounts)
 
     def _on(self, device: PreparedDevice, pool: PublishedPool) -> NodeEnforcement:
         """Return what the node can do for this share of this GPU."""

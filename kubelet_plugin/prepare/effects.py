@@ -38,6 +38,20 @@ VFIO_BIND: Final = "vfio-bind"
 """Kind of the effect of a GPU that is bound to a VFIO driver when a claim gets it (device_kinds.vfio_gpu)."""
 
 
+_ON_GPU: Final = "+"
+
+
+def part_on_gpu(gpu: DeviceName, part: str) -> str:
+    """Return the name of a thing that is only a part of what a GPU has, such as one pod's limit. No GPU has a `+`."""
+    return f"{gpu}{_ON_GPU}{part}"
+
+
+def gpu_and_part(thing: str) -> tuple[DeviceName, str]:
+    """Return what part_on_gpu() was given."""
+    gpu, _, part = thing.partition(_ON_GPU)
+    return DeviceName(gpu), part
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """One change of one GPU, or of a thing beside it. Its fields alone must be enough to undo it."""

@@ -14,6 +14,7 @@ from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, 
 from dracaena.api.passthrough import DEVICE_PREFIX, PassthroughGpu
 from dracaena.api.resource_objects import DeviceAttribute
 from dracaena.api.vgpu import VGPU_PREFIX, Vgpu
+from dracaena.kubelet_plugin.prepare.cdi.spec import NO_EDITS, Edits
 from dracaena.kubelet_plugin.prepare.effects import Effect
 
 NO_MINOR = -1
@@ -90,6 +91,8 @@ class PreparedDevice:
     """Of such a GPU: what KubeVirt calls the product (api.passthrough), or the type of vGPU (api.vgpu)."""
     iommufd: bool = False
     """Of such a GPU: whether it is opened by iommufd instead of its group."""
+    edits: Edits = NO_EDITS
+    """What its containers get besides its device nodes, of what was made for it."""
     vgpu_type_id: str = ""
     """Of a vGPU: its type as the kernel has it, `nvidia-222` or `1414`."""
 

@@ -270,12 +270,6 @@ class NodeClaims:
             return False
 
     @_held
-    def is_without_spec(self, uid: ClaimUid) -> bool:
-        """Whether there is no CDI spec, of this driver or of another with the same names of files on this node."""
-        end = spec_file_name("", uid)
-        return not any(name.endswith(end) for name in self._specs.names(end))
-
-    @_held
     def write_spec(self, uid: ClaimUid, spec: bytes) -> None:
         """Write the CDI spec of a claim: its containers can be started."""
         seen = self._specs_seen.doubt()

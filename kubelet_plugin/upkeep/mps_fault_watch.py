@@ -15,9 +15,9 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.mps import MpsFault
 from dracaena.api.objects import Pod
-from dracaena.kubelet_plugin.effects.mps_shares import MpsShares, share_name_of
+from dracaena.kubelet_plugin.changes.kinds.mps_shares import MpsShares
 from dracaena.kubelet_plugin.ports import DocumentStore
-from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect, gpu_and_part
 from dracaena.kubelet_plugin.prepare.mps_faults import (
     ToldFault,
     decode_told,
@@ -91,7 +91,7 @@ class MpsFaultWatch:
         if not self._users_known():
             return  # each fault is told once, so wait until its pods are known
         prepared = self._claims.prepared()
-        shares = {share_name_of(e): (p, e) for p in prepared for e in p.effects if e.kind == MPS_SHARE}
+        shares = {gpu_and_part(e.thing)[1]: (p, e) for p in prepared for e in p.effects if e.kind == MPS_SHARE}
         faults, problems = self._faults(shares)
         if not self._saved or _now(shares, self._told, faults) != self._told:
             pods, more_problems = self._pods_to_tell(shares, faults)
@@ -104,9 +104,9 @@ class MpsFaultWatch:
         """Return the last fault of each share that had one, and the errors of shares that could not be read."""
         found: dict[str, MpsFault] = {}
         problems: list[DracaenaError] = []
-        for name, (_, effect) in shares.items():
+        for name in shares:
             try:
-                fault = self._shares.fault(effect)
+                fault = self._shares.fault(name)
             except DracaenaError as error:
                 problems.append(error)
                 continue

@@ -10,8 +10,7 @@ state (a new disk, its folder removed) or if the plugin was given another folder
 * a CDI spec without a checkpoint, which holds the devices that it names, since containers of its claim may run. A claim
   of a pod of this node gets its checkpoint back;
 * device metadata that no checkpoint mentions: left by another release, or by another setting;
-* what the ledger says was changed for claims that are gone (ChangeEngine.sweep), and shares that the MPS supervisor
-  still serves for a claim whose checkpoint broke (unclaimed_shares).
+* what the ledger says was changed for claims that are gone (ChangeEngine.sweep).
 
 A claim that is gone may still have containers: a pod that is deleted by force disappears from the API first, and while
 kubelet is down or cannot reach the API, its containers keep running. Only kubelet ends them. Every minute it looks at

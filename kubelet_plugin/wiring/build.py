@@ -99,7 +99,6 @@ from dracaena.kubelet_plugin.wiring.parts import ClaimParts, GpuParts, NodeParts
 from dracaena.kubelet_plugin.wiring.share_means import (
     mps_fault_watch,
     share_means,
-    unclaimed_shares,
 )
 from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper, claim_recovery
 from dracaena.process.clock import Clock
@@ -337,7 +336,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     effects = ClaimEffects(
         claims=node.claims,
         engine=engine,
-        means=shares.means,
+        means={},
         gpu_lock=gpu_lock,
     )
     labels = LabelParts(node, gpus, pods)
@@ -373,7 +372,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     device_watch = DeviceWatch(
         recovery=recovery, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
-    unclaimed: dict[str, Callable[[], int]] = {"share": unclaimed_shares(node)}
+    unclaimed: dict[str, Callable[[], int]] = {}
     for kind in engine.kinds:
         unclaimed[kind] = partial(engine.sweep, kind, partial(node.troubles.update, f"unclaimed-{kind}"))
     sweeper = build_sweeper(node, pods, reporter, state, recovery, unclaimed)

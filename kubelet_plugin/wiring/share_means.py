@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,17 +16,15 @@ from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.programs.nvidia_smi import NvidiaSmi
 from dracaena.kubelet_plugin.changes.change import AnyThingKind
 from dracaena.kubelet_plugin.changes.kinds.memory_limits import MemoryLimits
+from dracaena.kubelet_plugin.changes.kinds.mps_shares import MpsShares
 from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.enforcement import NO_MEMORY_LIMITS, NO_TIME_SLICES, NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
-from dracaena.kubelet_plugin.effects.unclaimed_shares import UnclaimedShares
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, PodCgroups
-from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
+from dracaena.kubelet_plugin.ports import MemoryLimiter, PodCgroups
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root
@@ -39,8 +36,6 @@ from dracaena.process.clock import Clock
 class ShareMeans:
     """What makes the effects of shares, and the kinds of devices that know what this node can enforce."""
 
-    means: Mapping[str, EffectMeans]
-    """By kind of effect."""
     kinds: tuple[AnyThingKind, ...]
     """Things that the engine settles."""
     kind_of: KindOf
@@ -68,7 +63,7 @@ def share_means(
     recorded = settings.machine and not settings.driver_root
     smi = None if recorded else NvidiaSmi(seen_driver_root(settings), refusal=release.refusal, use=use)
     cgroups = Cgroups(settings.cgroup_root)
-    means: dict[str, EffectMeans] = {} if supervisor is None else {MPS_SHARE: supervisor}
+    shares = () if supervisor is None else (supervisor,)
     limits = () if limiter is None else (MemoryLimits(limiter, cgroups),)
     slices = () if smi is None else (TimeSlices(smi),)
 
@@ -79,7 +74,7 @@ def share_means(
             memory_limits=NO_MEMORY_LIMITS if limiter is None else cgroups.problem(),
         )
 
-    return ShareMeans(means, (*limits, *slices), kinds_on(node), supervisor, cgroups)
+    return ShareMeans((*limits, *slices, *shares), kinds_on(node), supervisor, cgroups)
 
 
 def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
@@ -97,14 +92,6 @@ def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
         boot_id=read_boot_id(),
         clock=clock,
     )
-
-
-def unclaimed_shares(node: NodeParts) -> Callable[[], int]:
-    """Return what withdraws shares by MPS that no claim has and says how many; nothing where no supervisor is named."""
-    if not node.settings.mps_root:
-        return lambda: 0
-    requests = DocumentFolder(Path(node.settings.mps_root) / mps.REQUESTS, synced=False)
-    return UnclaimedShares(requests, node.claims).withdraw
 
 
 def mps_fault_watch(node: NodeParts, supervisor: MpsShares, reporter: PodDevicesReporter) -> MpsFaultWatch:

@@ -389,10 +389,8 @@ class PluginNode:
     """What the driver says of confidential computing."""
     told: list[tuple[str, str]] = field(default_factory=list)
     """Warnings of the sweeper on the node: reason, text."""
-    give_back_gpus: Callable[[], int] = lambda: 0
-    """What the sweeper calls for GPUs that VFIO has for no claim."""
-    withdraw_shares: Callable[[], int] = lambda: 0
-    """What it calls for shares by MPS that no claim has."""
+    unclaimed: Mapping[str, Callable[[], int]] = field(default_factory=dict)
+    """What the sweeper calls besides, by kind."""
     troubles: list[Trouble] = field(default_factory=list)
     """What the last sweep of the ledger told of the node."""
     clock: FakeClock = field(default_factory=FakeClock)
@@ -498,8 +496,7 @@ class PluginNode:
             clock=self.clock,
             metrics=self.metrics,
             unclaimed={
-                "gpu": self.give_back_gpus,
-                "share": self.withdraw_shares,
+                **self.unclaimed,
                 **{kind: partial(self.engine.sweep, kind, self._told_of) for kind in self.engine.kinds},
             },
         )

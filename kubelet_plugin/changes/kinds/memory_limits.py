@@ -17,10 +17,9 @@ from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import DeviceName, PodUid
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.changes.change import Act, End, How, Note, Thing, ThingPlan, Unreadable, Wants, one_by_one
-from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import limited_gpu_and_pod
 from dracaena.kubelet_plugin.node.health_monitor import Ask
 from dracaena.kubelet_plugin.ports import GpuGoneError, MemoryLimiter, NotOfferedError, PodCgroups
-from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, gpu_and_part
 
 log = structlog.get_logger()
 
@@ -78,7 +77,7 @@ class MemoryLimits:
 
     def gpu(self, thing: Thing) -> DeviceName:
         """See ThingKind."""
-        return limited_gpu_and_pod(thing.name)[0]
+        return gpu_and_part(thing.name)[0]
 
     def asked(self, wants: Wants) -> int:
         """Return the bytes that all shares of the pod have."""
@@ -141,7 +140,7 @@ class MemoryLimits:
 
 
 def _refused(act: Act[Limit], error: NotOfferedError) -> End[NotedLimit]:
-    gpu, _ = limited_gpu_and_pod(act.thing.name)
+    gpu, _ = gpu_and_part(act.thing.name)
     if _is_required(act):
         problem = PermanentError(
             f"nothing on this node enforces the memory of {gpu}: {error}; with GpuConfig "
@@ -153,7 +152,7 @@ def _refused(act: Act[Limit], error: NotOfferedError) -> End[NotedLimit]:
 
 
 def _no_cgroup(act: Act[Limit]) -> TemporaryError:
-    gpu, pod = limited_gpu_and_pod(act.thing.name)
+    gpu, pod = gpu_and_part(act.thing.name)
     return TemporaryError(f"the memory of {gpu} cannot be limited: kubelet has no cgroup for pod UID {pod} yet")
 
 
@@ -162,4 +161,4 @@ def _is_required(act: Act[Limit]) -> bool:
 
 
 def _pod(thing: Thing) -> PodUid:
-    return limited_gpu_and_pod(thing.name)[1]
+    return PodUid(gpu_and_part(thing.name)[1])

@@ -5,12 +5,10 @@ import pytest
 from dracaena.api.errors import BadInputError
 from dracaena.api.mps import MpsMount, MpsPhase, MpsShareStatus, decode_request, encode
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS
-from dracaena.kubelet_plugin.device_kinds.mps_effect import mps_edits, mps_effect, mps_outcome, mps_request
+from dracaena.kubelet_plugin.device_kinds.mps_effect import mps_edits, mps_effect, mps_request
 from dracaena.kubelet_plugin.prepare.cdi.spec import Mount
-from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
-from support.plugin import device_name, prepared_claim
+from support.plugin import prepared_claim
 
 ROOT = "/run/mps"
 INSIDE = "/tmp/nvidia-mps"
@@ -35,7 +33,7 @@ def test_a_share_is_asked_for_by_what_it_consumes(
 ) -> None:
     effect = mps_effect(share(memory_bytes, cores), ClaimUid("claim"), memory_is_limited=is_limited)
     assert effect is not None
-    request = mps_request(effect, "boot")
+    request = mps_request("claim", effect.parameters, "boot")
     assert (request.thread_percentage, request.pinned_memory_mib) == asked
     assert decode_request(encode(request)) == request
 
@@ -55,9 +53,8 @@ def ready(*mounts: tuple[str, str], **environment: str) -> MpsShareStatus:
 
 def test_containers_get_what_the_supervisor_says() -> None:
     status = ready((f"{ROOT}/pipe/x", INSIDE), (f"{ROOT}/shm/x", "/dev/shm"), B="2=3", A="1")
-    effect = Effect("mps-share", device_name(0), device_name(0), "share", {}, mps_outcome(status, ROOT))
-    edits = mps_edits([effect])
-    assert edits.environment == ("A=1", "B=2=3")
+    edits = mps_edits(status, ROOT)
+    assert edits.env == ("A=1", "B=2=3")
     flags = ("nosuid", "nodev", "noexec", "bind")
     assert edits.mounts == (
         Mount(f"{ROOT}/pipe/x", INSIDE, ("rw", *flags)),
@@ -65,10 +62,7 @@ def test_containers_get_what_the_supervisor_says() -> None:
     )
     mount = MpsMount(host_path=f"{ROOT}/pipe/x", container_path=INSIDE, read_only=True)
     read_only = MpsShareStatus(request="", phase=MpsPhase.READY, mounts=(mount,))
-    effect = Effect("mps-share", device_name(0), device_name(0), "share", {}, mps_outcome(read_only, ROOT))
-    assert mps_edits([effect]).mounts == (Mount(f"{ROOT}/pipe/x", INSIDE, ("ro", *flags)),)
-    assert mps_edits([]) == NO_EDITS
-    assert mps_edits([Effect("other", device_name(0), device_name(0), outcome={"env:A": "1"})]) == NO_EDITS
+    assert mps_edits(read_only, ROOT).mounts == (Mount(f"{ROOT}/pipe/x", INSIDE, ("ro", *flags)),)
 
 
 @pytest.mark.parametrize(
@@ -76,16 +70,16 @@ def test_containers_get_what_the_supervisor_says() -> None:
 )
 def test_no_folder_outside_of_the_supervisors_reaches_a_container(host: str) -> None:
     with pytest.raises(BadInputError, match="expected a folder below"):
-        mps_outcome(ready((host, INSIDE)), ROOT)
+        mps_edits(ready((host, INSIDE)), ROOT)
 
 
 @pytest.mark.parametrize("inside", ["/", "", "tmp", "/a/../..", "//a"])
 def test_a_place_in_the_container_is_a_path(inside: str) -> None:
     with pytest.raises(BadInputError, match="expected an absolute path"):
-        mps_outcome(ready((f"{ROOT}/pipe", inside)), ROOT)
+        mps_edits(ready((f"{ROOT}/pipe", inside)), ROOT)
 
 
 @pytest.mark.parametrize("name", ["", "A=B"])
 def test_a_variable_has_a_name(name: str) -> None:
     with pytest.raises(BadInputError, match="names a variable"):
-        mps_outcome(ready((f"{ROOT}/pipe", INSIDE), **{name: "1"}), ROOT)
+        mps_edits(ready((f"{ROOT}/pipe", INSIDE), **{name: "1"}), ROOT)

@@ -241,7 +241,6 @@ QUESTIONS: Mapping[str, Callable[[NodeClaims], object]] = {
     "effects": lambda claims: claims.effects("kind"),
     "with_spec": NodeClaims.with_spec,
     "has_spec": lambda claims: claims.has_spec(ClaimUid("a-uid")),
-    "is_without_spec": lambda claims: claims.is_without_spec(ClaimUid("a-uid")),
     "start": lambda claims: claims.start(prepared_claim("a")),
     "finish": lambda claims: claims.finish(claims.start(prepared_claim("a"))),
     "remove": lambda claims: claims.remove(ClaimUid("a-uid")),

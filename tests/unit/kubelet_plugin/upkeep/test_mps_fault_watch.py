@@ -14,8 +14,8 @@ from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.mps import MpsClient, MpsFault, MpsFaultKind, MpsNodeStatus, MpsPhase, MpsShareStatus
 from dracaena.api.objects import Pod
 from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
-from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
-from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect
+from dracaena.kubelet_plugin.changes.kinds.mps_shares import MpsShares
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect, part_on_gpu
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import LOOK_EVERY_S, TOLD, MpsFaultWatch
 from support.killed_steps import KilledSteps, StopError
@@ -27,7 +27,8 @@ SERVER_FAULT, DAEMON_DIED = MpsFaultKind.SERVER_FAULT, MpsFaultKind.DAEMON_DIED
 
 
 def effect_of(claim: str) -> Effect:
-    return Effect(MPS_SHARE, device_name(0), device_name(0), claim, {"gpu": GPU, "claim_uid": f"{claim}-uid"})
+    thing = part_on_gpu(device_name(0), mps.share_name(GPU, f"{claim}-uid", claim))
+    return Effect(MPS_SHARE, device_name(0), device_name(0), claim, {"gpu": GPU}, thing=thing)
 
 
 class Watched:

@@ -47,7 +47,7 @@ def test_a_part_of_a_sweep_that_fails_keeps_no_other_from_its_work(tmp_path: Pat
     def fails(*_: object) -> int:
         raise error
 
-    node = PluginNode(tmp_path, give_back_gpus=fails, withdraw_shares=lambda: 3)
+    node = PluginNode(tmp_path, unclaimed={"gpu": fails, "share": lambda: 3})
     with pytest.raises(TemporaryError, match=r"^gpu: .*(cannot be listed|a bug)"):
         node.sweeper.sweep()
     assert swept(node, "share") == 3
@@ -75,18 +75,11 @@ def test_a_prepared_claim_that_is_gone_is_taken_back_after_a_while(tmp_path: Pat
     node.state.prepare(reference_to(NEXT))  # its device is free again
 
 
-def test_gpus_that_vfio_has_for_no_claim_are_given_back_and_counted(tmp_path: Path) -> None:
-    node = PluginNode(tmp_path, give_back_gpus=iter((2, 0, 1)).__next__)
+def test_what_no_claim_has_any_more_is_given_back_and_counted(tmp_path: Path) -> None:
+    node = PluginNode(tmp_path, unclaimed={"gpu": iter((2, 0, 1)).__next__})
     for _ in range(3):
         node.sweeper.sweep()
     assert swept(node, "gpu") == 3
-
-
-def test_shares_that_no_claim_has_are_withdrawn_and_counted(tmp_path: Path) -> None:
-    node = PluginNode(tmp_path, withdraw_shares=iter((0, 2)).__next__)
-    for _ in range(2):
-        node.sweeper.sweep()
-    assert swept(node, "share") == 2
 
 
 @pytest.mark.parametrize("silent_at", [0, 1, 2])

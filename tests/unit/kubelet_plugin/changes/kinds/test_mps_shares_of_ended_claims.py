@@ -8,10 +8,9 @@ import pytest
 from dracaena.api import mps
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.changes.kinds.mps_shares import MpsShares
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
-from dracaena.kubelet_plugin.effects.unclaimed_shares import UnclaimedShares
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
 from dracaena.mps.planning.state import ComputeMode
 from support.clock import FakeClock
@@ -83,13 +82,11 @@ class Ground:
             self.pods,
             boot_id=BOOT,
             kind_of=kinds_on(lambda: NodeEnforcement(mps=means.offer())),
-            means={MPS_SHARE: means},
-            withdraw_shares=self._withdraw,
+            kinds=[means],
         )
-        self.unclaimed = UnclaimedShares(requests, self.node.node_claims)
 
-    def _withdraw(self) -> int:
-        return self.unclaimed.withdraw()
+    def sweep(self) -> int:
+        return self.node.engine.sweep(MPS_SHARE, self.node._told_of)
 
     def checkpoint(self, name: str) -> Path:
         return self.folder / "plugin" / "claims" / f"{name}-uid.json"
@@ -112,21 +109,40 @@ def ground(tmp_path: Path) -> Ground:
 def test_a_share_whose_claim_ended_with_a_broken_checkpoint_is_withdrawn_and_others_stay(ground: Ground) -> None:
     ground.checkpoint("one").write_bytes(b"rubbish")
     ground.start()
-    assert ground.unclaimed.withdraw() == 0, "its containers may run"
+    assert ground.sweep() == 0, "its containers may run"
     ground.node.state.unprepare(reference_to(ground.one))
-    assert ground.shares() == ["one", "two"], "the plugin forgot what it had"
-    assert ground.unclaimed.withdraw() == 1
     assert ground.shares() == ["two"]
-    assert ground.unclaimed.withdraw() == 0
+    assert ground.sweep() == 0
     ground.node.state.unprepare(reference_to(ground.two))
     assert ground.shares() == []
     assert ground.mps.world.modes[gpu_uuid(0)] is ComputeMode.DEFAULT, "the GPU can be had whole again"
 
 
+def test_a_share_of_a_claim_that_is_lost_with_all_but_its_note_is_withdrawn(ground: Ground) -> None:
+    ground.checkpoint("one").unlink()
+    (ground.folder / "plugin" / "cdi" / f"{DRIVER}-claim_one-uid.json").unlink()
+    ground.start()
+    assert ground.sweep() == 1
+    assert ground.shares() == ["two"]
+
+
+def test_a_share_whose_note_is_broken_stays_and_admins_are_told_how_to_withdraw_it(ground: Ground) -> None:
+    for path in (ground.folder / "plugin" / "ledger").glob(f"{MPS_SHARE}.*.json"):
+        path.write_bytes(b"torn")
+    for name in ("one", "two"):
+        ground.checkpoint(name).unlink()
+        (ground.folder / "plugin" / "cdi" / f"{DRIVER}-claim_{name}-uid.json").unlink()
+    ground.start()
+    assert ground.sweep() == 0
+    assert ground.shares() == ["one", "two"]
+    assert all("`requests` of the MPS supervisor" in each.text for each in ground.node.troubles)
+    assert len(ground.node.troubles) == 2
+
+
 def test_a_share_whose_checkpoint_alone_was_lost_stays_for_its_containers(ground: Ground) -> None:
     ground.checkpoint("one").unlink()
     ground.start()
-    assert ground.unclaimed.withdraw() == 0
+    assert ground.sweep() == 0
     ground.claims.unavailable = True
     ground.node.sweeper.sweep()
     assert ground.shares() == ["one", "two"], "the API does not say whose it is"
@@ -144,10 +160,10 @@ def test_a_share_of_another_driver_stays_for_its_containers(ground: Ground) -> N
     other.write_bytes(mine.read_bytes().replace(b"one-uid", b"other-uid"))
     spec = ground.folder / "plugin" / "cdi" / "other.example.com-claim_other-uid.json"
     spec.write_text("{}")
-    assert ground.unclaimed.withdraw() == 0
+    assert ground.sweep() == 0
     spec.unlink()
-    assert ground.unclaimed.withdraw() == 1
-    assert not other.exists()
+    assert ground.sweep() == 0, "who asked for it is not known here"
+    assert other.exists()
     assert mine.exists()
 
 
@@ -156,12 +172,12 @@ def test_a_share_that_is_still_being_made_stays(ground: Ground) -> None:
     checkpoint = ground.node.node_claims.of(reference_to(ground.one).uid)
     ground.node.node_claims.begin_again(checkpoint)  # type: ignore[arg-type]
     ground.node.node_claims.remove_spec(reference_to(ground.one).uid)
-    assert ground.unclaimed.withdraw() == 0
+    assert ground.sweep() == 0
 
 
 @pytest.mark.parametrize("data", [b"", b"rubbish", b"{}", b"[" * 100_000])
 def test_what_is_no_request_is_nobodys_and_stays(ground: Ground, data: bytes) -> None:
     path = Path(ground.mps.places.root) / mps.REQUESTS / f"s_0000000000000000{mps.SUFFIX}"
     path.write_bytes(data)
-    assert ground.unclaimed.withdraw() == 0
+    assert ground.sweep() == 0
     assert path.exists()

@@ -12,13 +12,16 @@ from dracaena.api.mps import MpsMount, MpsNodeStatus, MpsPhase, MpsShareStatus
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.changes.change import Act, Note, Thing, Wants
+from dracaena.kubelet_plugin.changes.kinds.mps_shares import PATIENCE_S, MpsShares
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
+from dracaena.kubelet_plugin.device_kinds.mps_effect import NotedShare
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.effects.mps_shares import PATIENCE_S, MpsShares
 from dracaena.kubelet_plugin.ports import EffectPendingError
-from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect
+from dracaena.kubelet_plugin.prepare.cdi.spec import Edits
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, part_on_gpu
 from support.clock import FakeClock
 from support.killed_steps import KilledSteps, StopError
 from support.mps_node import BOOT, MpsNode
@@ -74,14 +77,29 @@ def shares(
     )
 
 
-EFFECT = Effect(
-    MPS_SHARE,
-    gpu_device_name(GPU),
-    gpu_device_name(GPU),
-    "share",
-    {"gpu": GPU, "claim_uid": "claim", "thread_percentage": 30, "pinned_memory_mib": 1024},
-)
-FILE = mps.share_name(GPU, "claim", "share") + mps.SUFFIX
+SHARE = mps.share_name(GPU, "claim", "share")
+THING = Thing(MPS_SHARE, part_on_gpu(gpu_device_name(GPU), SHARE))
+WANTS: Wants = {
+    "claim": ({"gpu": GPU, "share_id": "share", "thread_percentage": 30, "pinned_memory_mib": 1024},),
+}
+FILE = SHARE + mps.SUFFIX
+
+
+def done(kind: MpsShares, wants: Wants, note: Note[NotedShare] | None = None) -> NotedShare | None:
+    """Bring the share to what is wanted of it, and return what is noted then."""
+    plan = kind.plan(wants, kind.look(THING, wants), note)
+    if plan.act is None:
+        return plan.noted
+    (end,) = kind.do([Act(THING, plan.act, (), print)], lambda: 1.0)
+    if end.problem is not None:
+        raise end.problem
+    return end.left
+
+
+def asked_for(kind: MpsShares) -> Edits:
+    noted = done(kind, WANTS)
+    assert noted is not None
+    return noted.edits
 
 
 def status(root: Path, phase: MpsPhase, message: str = "", **fields: object) -> bytes:
@@ -111,20 +129,22 @@ def root_of(node: MpsNode) -> Path:
 
 
 def test_a_share_is_what_its_containers_need_and_leaves_nothing_of_itself(node: MpsNode) -> None:
-    means = shares(root_of(node), node.settle)
-    outcome = means.apply(EFFECT, ())
-    assert outcome["env:CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
-    pipes = str(outcome["read-only-mount:/tmp/nvidia-mps"])
-    assert pipes.startswith(node.places.pipes)
-    limits = {"env:CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30", "env:CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{GPU}=1024M"}
-    assert {name: outcome.get(name) for name in limits} == (
-        limits if "mount:/dev/shm" in outcome else dict.fromkeys(limits)
-    )
-    assert means.apply(EFFECT, ()) == outcome
-    means.undo(EFFECT, ())
+    kind = shares(root_of(node), node.settle)
+    edits = asked_for(kind)
+    environment = dict(each.split("=", 1) for each in edits.env)
+    assert environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
+    pipes, *others = edits.mounts
+    assert (pipes.container_path, pipes.options[0]) == ("/tmp/nvidia-mps", "ro")
+    assert pipes.host_path.startswith(node.places.pipes)
+    limits = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{GPU}=1024M"}
+    has_shm = ("/dev/shm", "rw") in [(each.container_path, each.options[0]) for each in others]
+    assert {name: environment.get(name) for name in limits} == (limits if has_shm else dict.fromkeys(limits))
+    assert asked_for(kind) == edits
+    note = Note(BOOT, {}, NotedShare(edits))
+    assert done(kind, {}, note) is None
     node.settle()
     assert [left for left in node.left() if not left.startswith(("log", "pipe/control"))] == []
-    means.undo(EFFECT, ())
+    assert done(kind, {}, note) is None
 
 
 def share_claim(
@@ -155,7 +175,7 @@ def plugin(
         boot_id=BOOT,
         steps=steps or FileSteps(),
         kind_of=kinds_on(lambda: NodeEnforcement(mps=means.offer())),
-        means={MPS_SHARE: means},
+        kinds=[means],
         **parts,  # type: ignore[arg-type]
     )
 
@@ -173,7 +193,7 @@ def test_a_claim_is_prepared_with_the_way_to_its_server_and_unprepared_without_a
     prepared = held.state.prepare(reference_to(claim))
     (effect,) = prepared.effects
     assert effect.parameters == {
-        "gpu": GPU, "claim_uid": "claim-uid", "thread_percentage": 30, "pinned_memory_mib": 10240,
+        "gpu": GPU, "share_id": "share-of-claim", "thread_percentage": 30, "pinned_memory_mib": 10240,
     }  # fmt: skip
     spec = held.files()[SPEC].decode()
     assert '"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"' in spec
@@ -236,7 +256,7 @@ def test_killed_at_each_step_the_next_plugin_goes_on(tmp_path: Path, unprepare: 
         again = plugin(folder, shares(root_of(node), node.settle), claim)
         if not unprepare:
             prepared = again.state.prepare(reference_to(claim))
-            assert prepared.effects[0].outcome, step
+            assert prepared.devices[0].edits.mounts, step
             assert b"CUDA_MPS_PIPE_DIRECTORY" in again.files()[SPEC]
         again.state.unprepare(reference_to(claim))
         node.settle()
@@ -314,7 +334,7 @@ def test_one_container_has_one_share_by_mps(node: MpsNode, tmp_path: Path, one_c
 def test_a_refusal_comes_out_in_the_supervisors_words(tmp_path: Path) -> None:
     said = answers(tmp_path, lambda: status(tmp_path, MpsPhase.REFUSED, "another user has this GPU"))
     with pytest.raises(PermanentError, match=r"refuses the share of GPU-.*another user has this GPU"):
-        shares(tmp_path, said).apply(EFFECT, ())
+        asked_for(shares(tmp_path, said))
 
 
 ELSEWHERE = (MpsMount(host_path="/elsewhere", container_path="/tmp/nvidia-mps"),)
@@ -342,20 +362,21 @@ def test_what_is_not_ready_is_asked_for_again_and_the_request_stands(
     script = (lambda: None) if data is None else answers(tmp_path, lambda: data(tmp_path))
     means = shares(tmp_path, script)
     with pytest.raises(EffectPendingError) as told:
-        means.apply(EFFECT, ())
+        asked_for(means)
     assert words in str(told.value)
     request = (tmp_path / mps.REQUESTS / FILE).read_bytes()
     assert mps.decode_request(request).boot_id == BOOT
     mounts = (MpsMount(host_path=f"{tmp_path}/pipe/x", container_path="/tmp/nvidia-mps"),)
     ready = answers(tmp_path, lambda: status(tmp_path, MpsPhase.READY, mounts=mounts))
-    assert shares(tmp_path, ready).apply(EFFECT, ()) == {"mount:/tmp/nvidia-mps": f"{tmp_path}/pipe/x"}
+    (mount,) = asked_for(shares(tmp_path, ready)).mounts
+    assert (mount.host_path, mount.container_path, mount.options[0]) == (f"{tmp_path}/pipe/x", "/tmp/nvidia-mps", "rw")
     assert (tmp_path / mps.REQUESTS / FILE).read_bytes() == request
 
 
 def test_a_silent_supervisor_takes_no_longer_than_said(tmp_path: Path) -> None:
     waited: list[None] = []
     with pytest.raises(EffectPendingError):
-        shares(tmp_path, lambda: waited.append(None)).apply(EFFECT, ())
+        asked_for(shares(tmp_path, lambda: waited.append(None)))
     assert PATIENCE_S * 9 < len(waited) <= PATIENCE_S * 10 + 1
 
 
