@@ -158,7 +158,7 @@ class Reconciler:
 
     def _plan(self, key: str) -> Step:
         pod = self._cluster.pod(key)
-        if pod is None or not _wants_devices(pod) or self._is_held_by_others(pod):
+        if pod is None or not _wants_devices(pod, self._driver):
             self._budgets.forget(key)
             self._ignored.forget(key)
             self._nomination.forget(key)
@@ -430,9 +430,6 @@ class Reconciler:
             if left_s is not None:
                 self._queue.add_after(pod.key, left_s)
 
-    def _is_held_by_others(self, pod: Pod) -> bool:
-        return bool(pod.spec.scheduling_gates) and bool(gates_of_others(pod, self._driver))
-
     def _explain(self, step: Decided) -> str | None:
         text = self._cluster.explain(step.pod, step.claims, now_s=self._clock.monotonic())
         return text and text + when_again(self._cluster.first_left_out(step.pod, step.at_s))
@@ -460,6 +457,9 @@ def _left_out(found: TakenBack) -> str:
     return "the node" if found.node_matters else "all nodes"
 
 
-def _wants_devices(pod: Pod) -> bool:
-    """Whether a pod may wait for its claims. A pod created with a node name (no scheduler) waits for them there."""
-    return pod.metadata.deletion_timestamp is None and pod.status.phase in ("", "Pending")
+def _wants_devices(pod: Pod, driver: str) -> bool:
+    """Whether a pod may wait for its claims. A pod created with a node name (no scheduler) waits for them there; one
+    behind a scheduling gate of others waits for these first."""
+    if pod.metadata.deletion_timestamp is not None or pod.status.phase not in ("", "Pending"):
+        return False
+    return not (pod.spec.scheduling_gates and gates_of_others(pod, driver))

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import wraps
 from itertools import repeat
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 from uuid import uuid4
 
 import structlog
@@ -276,6 +277,26 @@ def _may_be_decided_now(before: ClaimRecord, after: ClaimRecord) -> bool:
     return after.is_open and (after.is_open_to_all or (before.is_open, before.stale_binds) != (True, after.stale_binds))
 
 
+class _UnderLock(Protocol):
+    _lock: threading.Lock
+
+
+S = TypeVar("S", bound=_UnderLock)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def locked(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Return a method that is called under the lock. Such a method must not call another one."""
+
+    @wraps(method)
+    def under_lock(self: S, /, *args: P.args, **more: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **more)
+
+    return under_lock
+
+
 class Cluster:
     """Answers the queries of decisions and writes under the state's lock. Intake takes in what the watches report,
     under the same lock.
@@ -301,27 +322,28 @@ class Cluster:
 
     # Deciding
 
+    @locked
     def pod(self, key: str) -> Pod | None:
         """Return a pod that names claims."""
-        with self._lock:
-            return self._state.records.pod(key)
+        return self._state.records.pod(key)
 
+    @locked
     def named_by(self, pod: Pod) -> tuple[PodClaim, ...]:
         """Return the claims that a pod names, in the order of its spec (Records.named_by)."""
-        with self._lock:
-            return self._state.records.named_by(pod)
+        return self._state.records.named_by(pod)
 
+    @locked
     def claim(self, key: str) -> ResourceClaim | None:
         """Return a claim as the server last showed it."""
-        with self._lock:
-            record = self._state.records.claim(key)
-            return None if record is None else record.shown
+        record = self._state.records.claim(key)
+        return None if record is None else record.shown
 
+    @locked
     def record(self, key: str) -> ClaimRecord | None:
         """Return the record of a claim."""
-        with self._lock:
-            return self._state.records.claim(key)
+        return self._state.records.claim(key)
 
+    @locked
     def decide(
         self,
         pod: Pod,
@@ -332,13 +354,12 @@ class Cluster:
         deadline: Deadline | None = None,
     ) -> Decision:
         """Decide for a pod and its claims, as claim() returned them (Decisions.decide)."""
-        with self._lock:
-            return self._state.decisions.decide(pod, claims, decision_id=decision_id, now_s=now_s, deadline=deadline)
+        return self._state.decisions.decide(pod, claims, decision_id=decision_id, now_s=now_s, deadline=deadline)
 
+    @locked
     def leave(self, key: str) -> None:
         """Note that a pod does not wait for devices now (Decisions.leave)."""
-        with self._lock:
-            self._state.decisions.leave(key)
+        self._state.decisions.leave(key)
 
     def explain(
         self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, pace: Pace | None = None
@@ -362,34 +383,34 @@ class Cluster:
             others = {one.key for one in claims if self._state.records.is_shared(one.key, pod.key)}
             return self._state.allocator.ignored(self._state.inventory, pod, claims, others=others, is_over=is_over)
 
+    @locked
     def serve(self, features: Features) -> None:
         """Decide by the cluster's features from now on (Allocator.serve), also for pods that wait already."""
-        with self._lock:
-            if features != self._state.allocator.features:
-                self._state.allocator.serve(features)
-                self._state.decisions.may_help(None)
+        if features != self._state.allocator.features:
+            self._state.allocator.serve(features)
+            self._state.decisions.may_help(None)
 
+    @locked
     def reprice(self, now_s: float) -> None:
         """Take the prices that suit what pods ask for now (Decisions.reprice)."""
-        with self._lock:
-            self._state.decisions.reprice(now_s)
+        self._state.decisions.reprice(now_s)
 
+    @locked
     def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
         """Keep a node for the first pod that has waited too long (Decisions.keep_for_starving)."""
-        with self._lock:
-            self._state.decisions.keep_for_starving(created_before, now_s=now_s, deadline=deadline)
+        self._state.decisions.keep_for_starving(created_before, now_s=now_s, deadline=deadline)
 
+    @locked
     def review_groups(self, now_s: float) -> None:
         """See which PodGroup comes first (GroupTurns.review), and retry the pods that may use what was kept for it."""
-        with self._lock:
-            decisions = self._state.decisions
-            decisions.may_help(self._state.groups.review(now_s, self._clock.now(), decisions.is_beyond_quota))
+        decisions = self._state.decisions
+        decisions.may_help(self._state.groups.review(now_s, self._clock.now(), decisions.is_beyond_quota))
 
     @property
+    @locked
     def earmark(self) -> Earmark | None:
         """The node that is kept for a pod now."""
-        with self._lock:
-            return self._state.decisions.earmark
+        return self._state.decisions.earmark
 
     # What becomes of decisions and allocations
 
@@ -408,44 +429,44 @@ class Cluster:
             sent = self._state.records.send(claim.key, RecordEvent.SEND_ALLOCATION, decision_id)
             return sent is not None and sent.shown.metadata.resource_version == claim.metadata.resource_version
 
+    @locked
     def ended(self, claims: Iterable[ResourceClaim], decision_id: str, event: RecordEvent) -> None:
         """Note how the last write of a decision ended. Claims for which nothing was sent are free again."""
-        with self._lock:
-            for claim in claims:
-                record = self._state.records.claim(claim.key)
-                is_sent = record is not None and record.phase is Phase.WRITING
-                end = event if is_sent else RecordEvent.ABANDON
-                self._state.records.end_write(claim.key, end, self._clock.monotonic(), decision_id=decision_id)
+        for claim in claims:
+            record = self._state.records.claim(claim.key)
+            is_sent = record is not None and record.phase is Phase.WRITING
+            end = event if is_sent else RecordEvent.ABANDON
+            self._state.records.end_write(claim.key, end, self._clock.monotonic(), decision_id=decision_id)
 
+    @locked
     def refused(self, claims: Iterable[ResourceClaim], why: str, growth: Growth) -> None:
         """Note that the server does not let us write claims as they are (Records.refuse)."""
-        with self._lock:
-            for claim in claims:
-                self._state.records.refuse(claim.key, why, self._clock.monotonic(), growth)
+        for claim in claims:
+            self._state.records.refuse(claim.key, why, self._clock.monotonic(), growth)
 
+    @locked
     def refused_until_s(self, claims: Iterable[ResourceClaim]) -> float | None:
         """Return when claims may be written again that the server refused; None: it refused none of them."""
-        with self._lock:
-            now_s = self._clock.monotonic()
-            known = (self._state.records.refusal(claim.key, now_s) for claim in claims)
-            return max((one.again_s for one in known if one is not None), default=None)
+        now_s = self._clock.monotonic()
+        known = (self._state.records.refusal(claim.key, now_s) for claim in claims)
+        return max((one.again_s for one in known if one is not None), default=None)
 
+    @locked
     def next_step(self, claim_key: str) -> tuple[Step, ClaimRecord] | None:
         """Return the next step for a claim (Upkeep.next_step), and wake its pods if they are to be woken."""
-        with self._lock:
-            now_s = self._clock.monotonic()
-            self._state.wake_many(claim_key, now_s)
-            return self._state.upkeep.next_step(claim_key, now_s, self._clock.now())
+        now_s = self._clock.monotonic()
+        self._state.wake_many(claim_key, now_s)
+        return self._state.upkeep.next_step(claim_key, now_s, self._clock.now())
 
+    @locked
     def write_ended(self, record: ClaimRecord, event: RecordEvent) -> None:
         """Note how a write that next_step() asked for ended: REFUSED or NO_ANSWER. `record` is what it returned."""
-        with self._lock:
-            self._state.records.end_write(record.key, event, self._clock.monotonic(), guard=record.guard)
+        self._state.records.end_write(record.key, event, self._clock.monotonic(), guard=record.guard)
 
+    @locked
     def gives_back(self, record: ClaimRecord) -> None:
         """Note that a clearing succeeded, before its answer is shown (Upkeep.gives_back)."""
-        with self._lock:
-            self._state.upkeep.gives_back(record, self._clock.monotonic(), self._clock.now())
+        self._state.upkeep.gives_back(record, self._clock.monotonic(), self._clock.now())
 
     def was_read(self, claim: ResourceClaim | None, record: ClaimRecord, *, after_doubt: bool = False) -> None:
         """Take in the server's answer about the claim of a record; None: there is no such claim. `after_doubt`: the
@@ -463,109 +484,104 @@ class Cluster:
                 )
         self._tell_collisions(kept, collisions)
 
+    @locked
     def went(self, claim_key: str, doubt: Doubt) -> None:
         """Note that the server no longer has the doubt's pod unbound."""
-        with self._lock:
-            self._state.records.settle(claim_key, (doubt,))
+        self._state.records.settle(claim_key, (doubt,))
 
+    @locked
     def was_found(self, claim_key: str, doubt: Doubt, requested_s: float) -> None:
         """Note that a request sent at `requested_s` found the doubt's pod unbound. The watch does not show it."""
-        with self._lock:
-            if requested_s >= last_bind_s(doubt, self._state.rules.bounds):
-                self._state.records.settle(claim_key, (doubt,))
+        if requested_s >= last_bind_s(doubt, self._state.rules.bounds):
+            self._state.records.settle(claim_key, (doubt,))
 
+    @locked
     def pod_was_read(self, pod: Pod, requested_s: float) -> None:
         """Take in the answer to a request sent at `requested_s`: the pod has no node."""
-        with self._lock:
-            self._state.records.pod_was_read(pod, requested_s, self._clock.monotonic())
+        self._state.records.pod_was_read(pod, requested_s, self._clock.monotonic())
 
+    @locked
     def attend(self, pod: Pod) -> TakenBack | Nudge | float | None:
         """See whether a pod whose claims are all allocated gets bound (Upkeep.attend)."""
-        with self._lock:
-            now_s, now = self._clock.monotonic(), self._clock.now()
-            return self._state.upkeep.attend(pod, now_s, now, others_wait=self._state.decisions.anybody_waits)
+        now_s, now = self._clock.monotonic(), self._clock.now()
+        return self._state.upkeep.attend(pod, now_s, now, others_wait=self._state.decisions.anybody_waits)
 
+    @locked
     def only_we_can_serve(self, claims: Iterable[ResourceClaim]) -> bool:
         """Whether kube-scheduler certainly allocates one of these claims of a pod to nothing: it needs a device of
         ours, which are tainted, and tolerates nothing. Devices of other drivers kube-scheduler allocates by itself."""
-        with self._lock:
-            meant = self._state.inventory.requests.class_concerns_us
-            return any(not tolerates_anything(one) and any(map(meant, classes_asked_for(one))) for one in claims)
+        meant = self._state.inventory.requests.class_concerns_us
+        return any(not tolerates_anything(one) and any(map(meant, classes_asked_for(one))) for one in claims)
 
+    @locked
     def begin_anew(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
         """Take back allocations that are in the way of their own pod (Upkeep.begin_anew)."""
-        with self._lock:
-            return self._state.upkeep.begin_anew(claims, at_once=at_once)
+        return self._state.upkeep.begin_anew(claims, at_once=at_once)
 
+    @locked
     def held(self, pod: Pod) -> Wait | None:
         """Return the back-off during which no node is tried for a pod; None when some node may be tried."""
-        with self._lock:
-            known = self._state.records.backed_off(pod.key)
-            return None if known is None else known.held(self._clock.monotonic())
+        known = self._state.records.backed_off(pod.key)
+        return None if known is None else known.held(self._clock.monotonic())
 
+    @locked
     def first_left_out(self, pod: Pod, decided_s: float) -> Wait | None:
         """Return the first back-off of a pod to end after a decision, which may be over by now; None: there is none."""
-        with self._lock:
-            known, evicting = self._state.records.unbound(pod.key), self._state.records.is_room_being_made_for(pod)
-            return None if known is None else known.first_wait(decided_s, evicting=evicting)
+        known, evicting = self._state.records.unbound(pod.key), self._state.records.is_room_being_made_for(pod)
+        return None if known is None else known.first_wait(decided_s, evicting=evicting)
 
+    @locked
     def keeps_devices(self, claims: Iterable[ResourceClaim]) -> bool:
         """Return whether devices are kept for a pod with these claims while others are evicted for it."""
-        with self._lock:
-            return any(self._state.records.is_kept(claim.key) for claim in claims)
+        return any(self._state.records.is_kept(claim.key) for claim in claims)
 
+    @locked
     def said(self, pod: Pod) -> str:
         """Return what kube-scheduler last said about a pod; empty when it said nothing."""
-        with self._lock:
-            known = self._state.records.unbound(pod.key)
-            return "" if known is None or known.said is None else known.said.message
+        known = self._state.records.unbound(pod.key)
+        return "" if known is None or known.said is None else known.said.message
 
+    @locked
     def to_be_tended(self) -> tuple[str, ...]:
         """Return the keys of the claims that may need tending."""
-        with self._lock:
-            return tuple(record.key for record in self._state.records.claims() if record.is_tended)
+        return tuple(record.key for record in self._state.records.claims() if record.is_tended)
 
+    @locked
     def pods_with_claims(self) -> tuple[str, ...]:
         """Return the keys of the pods that name claims."""
-        with self._lock:
-            return tuple(pod.key for pod in self._state.records.pods())
+        return tuple(pod.key for pod in self._state.records.pods())
 
+    @locked
     def begin(self) -> None:
         """Start to lead (Records.begin)."""
-        with self._lock:
-            self._state.records.begin(self._clock.monotonic())
+        self._state.records.begin(self._clock.monotonic())
 
+    @locked
     def quotas(self) -> tuple[QuotaState, ...]:
         """Return the namespaces with a quota, and what they hold of it."""
-        with self._lock:
-            return self._state.quotas.states()
+        return self._state.quotas.states()
 
     @property
+    @locked
     def node_count(self) -> int:
         """How many nodes there are."""
-        with self._lock:
-            return len(self._state.inventory.nodes.names)
+        return len(self._state.inventory.nodes.names)
 
     # What is wrong
 
-    def collisions_of(self, claim: ResourceClaim) -> tuple[Collision, ...]:
-        """Return which devices of a claim the server shows in another claim too (collisions)."""
-        with self._lock:
-            return self._state.collisions_of(claim)
-
+    @locked
     def all_collisions(self) -> tuple[tuple[ResourceClaim, tuple[Collision, ...]], ...]:
         """Return all claims that collide now, each pair of claims once. Cost: a look at every claim."""
-        with self._lock:
-            found = (
-                (one.shown, tuple(other for other in self._state.collisions_of(one.shown) if other.rival.key < one.key))
-                for one in self._state.records.claims()
-            )
-            return tuple((claim, collisions) for claim, collisions in found if collisions)
+        found = (
+            (one.shown, tuple(other for other in self._state.collisions_of(one.shown) if other.rival.key < one.key))
+            for one in self._state.records.claims()
+        )
+        return tuple((claim, collisions) for claim, collisions in found if collisions)
 
+    @locked
     def check(self) -> None:
         """State what must always hold. For tests: slow."""
-        with self._lock:
-            self._state.inventory.check()
+        self._state.inventory.check()
 
     def _show(self, claim: ResourceClaim) -> Sequence[Collision]:
         return self._state.show(claim, self._clock.monotonic(), self._clock.now(), watched=False)

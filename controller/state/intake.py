@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import structlog
 
@@ -12,12 +13,14 @@ from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, Resource
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
 from dracaena.controller.allocation.nodes.placement.volumes import class_of
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
-from dracaena.controller.state.cluster import ClusterState, Collided
+from dracaena.controller.state.cluster import ClusterState, Collided, locked
 from dracaena.process.clock import Clock
 
 log = structlog.get_logger()
 
 ProblemsChanged = Callable[[int, int], None]
+
+T = TypeVar("T")
 
 
 class Intake:
@@ -45,9 +48,7 @@ class Intake:
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Take in a change of a pod: it counts on its node. Pods without claims are not kept."""
-        subject = new or old
-        if subject is None:
-            return
+        subject = _either(old, new)
         key, now_s = subject.key, self._clock.monotonic()
         with self._lock:
             self._state.decisions.resources_freed(self._state.accounting.pod_changed(old, new))
@@ -73,24 +74,24 @@ class Intake:
         """Take in a change of a claim: it wakes the claim's pods and, when it releases devices, the pods that they may
         help."""
         if new is None:
-            if old is not None:
-                with self._lock:
-                    self._state.records.gone(old.key, self._clock.monotonic(), old.metadata.uid)
+            subject = _either(old, new)
+            with self._lock:
+                self._state.records.gone(subject.key, self._clock.monotonic(), subject.metadata.uid)
             return
         with self._lock:
             collisions = self._state.show(new, self._clock.monotonic(), self._clock.now())
         if collisions:
             self._collided(new, collisions)
 
+    @locked
     def claim_set_aside(self, claim: ResourceClaim) -> None:
         """Reserve what a claim holds now, because its change could not be taken in and will come again.
 
         The claim also keeps what it held before.
         """
         held, others = held_devices(claim, self._state.driver), other_holdings(claim, self._state.driver)
-        with self._lock:
-            before = self._state.inventory.holdings.held_by(claim_holder(claim))
-            self._state.inventory.hold(claim_holder(claim), held | before[0], others | before[1])
+        before = self._state.inventory.holdings.held_by(claim_holder(claim))
+        self._state.inventory.hold(claim_holder(claim), held | before[0], others | before[1])
 
     def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         """Take in a change of a slice of any driver; only its pool is read again."""
@@ -111,9 +112,7 @@ class Intake:
         """Take in a change of a node. Kubelets write its status all the time; only what is allocatable and the features
         that the kubelet declares count.
         """
-        subject = new or old
-        if subject is None:
-            return
+        subject = _either(old, new)
         is_heartbeat = old is not None and new is not None and _without_heartbeat(old) == _without_heartbeat(new)
         if is_heartbeat and old is not None and new is not None and old.status == new.status:
             return
@@ -125,76 +124,72 @@ class Intake:
             if not is_heartbeat:
                 self._state.decisions.may_help(frozenset((subject.key,)), devices_differ=old is None or new is None)
 
+    @locked
     def class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
         """Take in a change of a device class."""
-        subject = new or old
-        if subject is None:
-            return
-        with self._lock:
-            if new is None:
-                self._state.inventory.remove_class(subject.key)
-            else:
-                self._state.inventory.set_class(new)
-            # Also pods that wait in no line: what is left for kube-scheduler to allocate depends on classes, too.
-            unbound = (pod.key for pod in self._state.records.pods() if not pod.spec.node_name)
-            self._state.wake_all(dict.fromkeys((*self._state.decisions.may_help_all(), *unbound)))
+        subject = _either(old, new)
+        if new is None:
+            self._state.inventory.remove_class(subject.key)
+        else:
+            self._state.inventory.set_class(new)
+        # Also pods that wait in no line: what is left for kube-scheduler to allocate depends on classes, too.
+        unbound = (pod.key for pod in self._state.records.pods() if not pod.spec.node_name)
+        self._state.wake_all(dict.fromkeys((*self._state.decisions.may_help_all(), *unbound)))
 
+    @locked
     def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         """Take in a change of a DeviceTaintRule; only pools with a device that it taints or tainted are read again."""
-        subject = new or old
-        if subject is None:
-            return
-        with self._lock:
-            inventory = self._state.inventory
-            change = inventory.remove_taint_rule(subject.key) if new is None else inventory.set_taint_rule(new)
-            if change.offer_changed:
-                self._state.decisions.may_help(change.nodes, devices_differ=True)
-            self._state.decisions.other_devices_changed()
+        subject = _either(old, new)
+        inventory = self._state.inventory
+        change = inventory.remove_taint_rule(subject.key) if new is None else inventory.set_taint_rule(new)
+        if change.offer_changed:
+            self._state.decisions.may_help(change.nodes, devices_differ=True)
+        self._state.decisions.other_devices_changed()
 
+    @locked
     def follow_other_drivers(self) -> None:
         """Note that the slices of all other drivers will be taken in, too: what they lack counts from now on."""
-        with self._lock:
-            self._state.inventory.others.are_followed = True
+        self._state.inventory.others.are_followed = True
 
+    @locked
     def namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         """Take in a change of a namespace: affinity terms may select it by its labels, and it may have a quota."""
-        subject = new or old
-        if subject is None:
-            return
-        with self._lock:
-            self._state.inventory.placed.set_namespace(subject.key, None if new is None else new.metadata.labels)
-            self._state.decisions.placement_changed(self._state.inventory.placed.changes())
-            text = None if new is None else new.metadata.annotations.get(quota_annotation(self._state.driver))
-            if self._state.quotas.change(subject.key, text):
-                self._state.decisions.quota_changed(subject.key)
+        subject = _either(old, new)
+        self._state.inventory.placed.set_namespace(subject.key, None if new is None else new.metadata.labels)
+        self._state.decisions.placement_changed(self._state.inventory.placed.changes())
+        text = None if new is None else new.metadata.annotations.get(quota_annotation(self._state.driver))
+        if self._state.quotas.change(subject.key, text):
+            self._state.decisions.quota_changed(subject.key)
 
+    @locked
     def volume_claim_changed(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
         """Take in a change of a PersistentVolumeClaim."""
-        subject = new or old
-        if subject is None:
-            return
+        subject = _either(old, new)
         use = ClaimUse(subject.metadata.namespace, subject.metadata.name)
-        with self._lock:
-            self._state.inventory.storage.set_claim(subject.key, new)
-            self._state.decisions.placement_changed([Change(use, is_more=False)])
+        self._state.inventory.storage.set_claim(subject.key, new)
+        self._state.decisions.placement_changed([Change(use, is_more=False)])
 
+    @locked
     def volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         """Take in a change of a PersistentVolume."""
         changes = [change for item in (old, new) if item is not None for change in _changes_with(item)]
-        with self._lock:
-            for item in (old, new):
-                if item is not None:
-                    self._state.inventory.storage.set_volume(item.key, new)
-            self._state.decisions.placement_changed(changes)
+        for item in (old, new):
+            if item is not None:
+                self._state.inventory.storage.set_volume(item.key, new)
+        self._state.decisions.placement_changed(changes)
 
+    @locked
     def storage_class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
         """Take in a change of a StorageClass."""
-        subject = new or old
-        if subject is None:
-            return
-        with self._lock:
-            self._state.inventory.storage.set_class(subject.key, new)
-            self._state.decisions.placement_changed([Change(OfClass(subject.key), is_more=False)])
+        subject = _either(old, new)
+        self._state.inventory.storage.set_class(subject.key, new)
+        self._state.decisions.placement_changed([Change(OfClass(subject.key), is_more=False)])
+
+
+def _either(old: T | None, new: T | None) -> T:
+    subject = new or old
+    assert subject is not None, "a change has an old or a new state"
+    return subject
 
 
 def _changes_with(volume: PersistentVolume) -> Iterator[Change]:

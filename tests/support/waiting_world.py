@@ -139,8 +139,9 @@ class WaitingWorld:
         before, after = self.busy_cpu.pop(name, 0), cores
         if cores:
             self.busy_cpu[name] = cores
-        old = hog(name, before) if before else None
-        self.cluster.intake.pod_changed(old, hog(name, after) if after else None)
+        old, new = (hog(name, cpu) if cpu else None for cpu in (before, after))
+        if old is not None or new is not None:
+            self.cluster.intake.pod_changed(old, new)
 
     def flap(self, name: str) -> None:
         """Let a claim of nobody take the last device of a node and let it go at once: that may help whoever it fits."""
