@@ -11,155 +11,114 @@ from dracaena.api.gpu_templates import MANAGED_BY, MANAGER, GpuTemplate
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import KubeObject, Pod
 from dracaena.api.resource_objects import (
-    AllocationResult,
     ConsumerReference,
     ResourceClaim,
-    ResourceClaimStatus,
     ResourceClaimTemplate,
 )
+from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from support.interleaver.server import Server
 
 
 class FakeClaims:
-    """Implements ports.ClaimApi and ports.PodApi.
+    """Implements ports.ClaimApi and ports.PodApi by the product's own adapter, over the interleaver's server.
 
     `before` is called with (verb, claim key) before each write: it may change the state, or raise what the server
     would answer. `after` is called after a write was stored: raising there is an answer that got lost.
     """
 
     def __init__(self, *objects: Pod | ResourceClaim) -> None:
-        self.claims = {item.key: item for item in objects if isinstance(item, ResourceClaim)}
-        self.pods = {item.key: item for item in objects if isinstance(item, Pod)}
+        self.server = Server()
+        self.claims, self.pods = self.server.claims, self.server.pods
+        self.claims.update({item.key: item for item in objects if isinstance(item, ResourceClaim)})
+        self.pods.update({item.key: item for item in objects if isinstance(item, Pod)})
         self.writes: list[tuple[str, str]] = []
         self.before: Callable[[str, str], None] = lambda verb, key: None
         self.after: Callable[[str, str], None] = lambda verb, key: None
         self.on_change: Callable[[ResourceClaim | None, ResourceClaim | None], None] = lambda old, new: None
         self.on_pod_change: Callable[[Pod | None, Pod | None], None] = lambda old, new: None
-        self._version = 100
+        self._adapter = KubeClaimWrites(_Client(self.server))  # type: ignore[arg-type]
 
     def read_claim(self, namespace: str, name: str) -> ResourceClaim | None:
-        return self.claims.get(f"{namespace}/{name}")
+        return self._adapter.read_claim(namespace, name)
 
     def read_pod(self, namespace: str, name: str) -> Pod | None:
-        return self.pods.get(f"{namespace}/{name}")
+        return self._adapter.read_pod(namespace, name)
 
     def nominate(self, pod: Pod, node: str) -> Pod:
-        return self._patch_pod("nominate", pod, lambda stored: {"nominated_node_name": node})
+        return self._write_pod("nominate", pod, lambda: self._adapter.nominate(pod, node))
 
     def probe(self, pod: Pod, at: str) -> Pod:
-        replace = msgspec.structs.replace
-        return self._patch_pod(
-            "probe",
-            pod,
-            lambda stored: {"conditions": [replace(one, last_probe_time=at) for one in stored.status.conditions]},
-        )
+        return self._write_pod("probe", pod, lambda: self._adapter.probe(pod, at))
 
     def ungate(self, pod: Pod) -> Pod:
-        def is_it(stored: Pod) -> bool:
-            return stored.metadata.uid == pod.metadata.uid
-
-        def without_gates(stored: Pod) -> Pod:
-            return msgspec.structs.replace(stored, spec=msgspec.structs.replace(stored.spec, scheduling_gates=[]))
-
-        changed = self._change_pod("ungate", pod.key, is_it, without_gates)
+        changed = self._write_pod("ungate", pod, lambda: self._adapter.ungate(pod))
         self.after("ungate", pod.key)
         return changed
 
-    def _patch_pod(self, verb: str, pod: Pod, change: Callable[[Pod], dict[str, Any]]) -> Pod:
-        """Change fields of a pod's status, guarded by its version."""
+    def mark(self, claim: ResourceClaim) -> ResourceClaim:
+        return self._write("mark", claim, lambda: self._adapter.mark(claim))
 
-        def is_newest(stored: Pod) -> bool:
-            return stored.metadata.resource_version == pod.metadata.resource_version
-
-        def with_status(stored: Pod) -> Pod:
-            return msgspec.structs.replace(stored, status=msgspec.structs.replace(stored.status, **change(stored)))
-
-        return self._change_pod(verb, pod.key, is_newest, with_status)
-
-    def _change_pod(self, verb: str, key: str, guard: Callable[[Pod], bool], change: Callable[[Pod], Pod]) -> Pod:
-        """Change a pod if the guard holds; the watch shows it."""
-        self.before(verb, key)
-        stored = self.pods.get(key)
-        if stored is None:
-            raise NotFoundError(f"PATCH {key}", 404, "NotFound", "not found")
-        if not guard(stored):
-            raise ConflictError(f"PATCH {key}", 409, "Conflict", "the object has been modified")
-        self._version += 1
-        metadata = msgspec.structs.replace(stored.metadata, resource_version=str(self._version))
-        changed = self.pods[key] = msgspec.structs.replace(change(stored), metadata=metadata)
-        self.writes.append((verb, key))
-        self.on_pod_change(stored, changed)
+    def allocate(
+        self, claim: ResourceClaim, allocation: Mapping[str, Any], reserved_for: ConsumerReference
+    ) -> ResourceClaim:
+        changed = self._write("allocate", claim, lambda: self._adapter.allocate(claim, allocation, reserved_for))
+        assert DELETE_PROTECTION_FINALIZER in changed.metadata.finalizers, "no finalizer before the allocation"
         return changed
+
+    def reserve(self, claim: ResourceClaim, consumers: Sequence[ConsumerReference]) -> ResourceClaim:
+        return self._write("reserve", claim, lambda: self._adapter.reserve(claim, consumers))
+
+    def deallocate(self, claim: ResourceClaim) -> ResourceClaim:
+        return self._write("deallocate", claim, lambda: self._adapter.deallocate(claim))
 
     def put(self, claim: ResourceClaim) -> ResourceClaim:
         """Store a claim as somebody else would: with a new resourceVersion."""
-        self._version += 1
-        metadata = msgspec.structs.replace(claim.metadata, resource_version=str(self._version))
-        stored = msgspec.structs.replace(claim, metadata=metadata)
-        old, self.claims[claim.key] = self.claims.get(claim.key), stored
+        old = self.claims.get(claim.key)
+        stored = self.server.put(claim)
         self.on_change(old, stored)
         return stored
 
     def put_pod(self, pod: Pod) -> Pod:
         """Store a pod as somebody else would: with a new resourceVersion."""
-        self._version += 1
-        metadata = msgspec.structs.replace(pod.metadata, resource_version=str(self._version))
-        self.pods[pod.key] = msgspec.structs.replace(pod, metadata=metadata)
-        return self.pods[pod.key]
+        return self.server.put(pod)
 
     def remove(self, key: str) -> None:
         self.on_change(self.claims.pop(key), None)
 
-    def mark(self, claim: ResourceClaim) -> ResourceClaim:
-        def change(stored: ResourceClaim) -> ResourceClaim:
-            meta = stored.metadata
-            finalizers = [
-                *(f for f in meta.finalizers if f != DELETE_PROTECTION_FINALIZER),
-                DELETE_PROTECTION_FINALIZER,
-            ]
-            return msgspec.structs.replace(stored, metadata=msgspec.structs.replace(meta, finalizers=finalizers))
+    def _write_pod(self, verb: str, pod: Pod, send: Callable[[], Pod]) -> Pod:
+        self.before(verb, pod.key)
+        old, changed = self.pods.get(pod.key), send()
+        self.writes.append((verb, pod.key))
+        self.on_pod_change(old, changed)
+        return changed
 
-        return self._write("mark", claim, change)
+    def _write(self, verb: str, claim: ResourceClaim, send: Callable[[], ResourceClaim]) -> ResourceClaim:
+        self.before(verb, claim.key)
+        old, changed = self.claims.get(claim.key), send()
+        self.on_change(old, changed)
+        self.writes.append((verb, claim.key))
+        self.after(verb, claim.key)
+        return changed
 
-    def allocate(
-        self, claim: ResourceClaim, allocation: Mapping[str, Any], reserved_for: ConsumerReference
-    ) -> ResourceClaim:
-        typed = msgspec.json.decode(msgspec.json.encode(allocation), type=AllocationResult)
 
-        def change(stored: ResourceClaim) -> ResourceClaim:
-            assert stored.status.allocation is None, "status.allocation is immutable"
-            assert DELETE_PROTECTION_FINALIZER in stored.metadata.finalizers, "no finalizer before the allocation"
-            status = ResourceClaimStatus(allocation=typed, reserved_for=[reserved_for])
-            return msgspec.structs.replace(stored, status=status)
+class _Client:
+    """What the adapter uses of a KubeClient."""
 
-        return self._write("allocate", claim, change)
+    def __init__(self, server: Server) -> None:
+        self._server = server
 
-    def reserve(self, claim: ResourceClaim, consumers: Sequence[ConsumerReference]) -> ResourceClaim:
-        def change(stored: ResourceClaim) -> ResourceClaim:
-            status = msgspec.structs.replace(stored.status, reserved_for=list(consumers))
-            return msgspec.structs.replace(stored, status=status)
+    def get(self, kind: type[Any], name: str, *, namespace: str) -> Any:
+        key = f"{namespace}/{name}"
+        found = self._server.objects(kind).get(key)
+        if found is None:
+            raise NotFoundError(f"GET {key}", 404, "NotFound", "not found")
+        return found
 
-        return self._write("reserve", claim, change)
-
-    def deallocate(self, claim: ResourceClaim) -> ResourceClaim:
-        return self._write(
-            "deallocate", claim, lambda stored: msgspec.structs.replace(stored, status=ResourceClaimStatus())
-        )
-
-    def _write(
-        self, verb: str, claim: ResourceClaim, change: Callable[[ResourceClaim], ResourceClaim]
-    ) -> ResourceClaim:
-        key = claim.key
-        self.before(verb, key)
-        stored = self.claims.get(key)
-        if stored is None:
-            raise NotFoundError(f"PATCH {key}", 404, "NotFound", "not found")
-        if stored.metadata.resource_version != claim.metadata.resource_version:
-            raise ConflictError(f"PATCH {key}", 409, "Conflict", "the object has been modified")
-        result = self.put(change(stored))
-        self.writes.append((verb, key))
-        self.after(verb, key)
-        return result
+    def merge_patch(
+        self, kind: type[Any], name: str, patch: Mapping[str, Any], *, namespace: str, subresource: str = ""
+    ) -> Any:
+        return self._server.patch(kind, f"{namespace}/{name}", patch)
 
 
 class FakeTemplates:

@@ -80,7 +80,7 @@ class Server:
 
     def create(self, item: Stored) -> Stored:
         assert item.key not in self.objects(type(item))
-        return self._put(item)
+        return self.put(item)
 
     def update_claim(self, claim: ResourceClaim) -> ResourceClaim:
         """Replace a claim that was changed from the version that it carries."""
@@ -91,7 +91,7 @@ class Server:
     def update_pod(self, pod: Pod) -> Pod:
         """Replace a pod that was changed from the version that it carries."""
         self._guarded(self.pods, pod)
-        return self._put(pod)
+        return self.put(pod)
 
     def patch(self, kind: Kind, key: str, patch: Mapping[str, Any]) -> Any:
         """A JSON merge patch, guarded when it carries a resourceVersion."""
@@ -110,7 +110,7 @@ class Server:
             assert isinstance(stored, ResourceClaim)
             _validate(stored, changed)
             return self._settle_finalizers(changed)
-        return self._put(changed)
+        return self.put(changed)
 
     def unreserve(self, claim_key: str, claim_uid: str, pod_uid: str) -> None:
         """kube-scheduler's Unreserve: a patch that takes one entry out, guarded by nothing but the UID."""
@@ -119,7 +119,7 @@ class Server:
             return
         users = [user for user in stored.status.reserved_for if user.uid != pod_uid]
         if len(users) < len(stored.status.reserved_for):
-            self._put(with_status(stored, reserved_for=users))
+            self.put(with_status(stored, reserved_for=users))
 
     def bind(self, key: str, uid: str, node: str) -> bool:
         """POST pods/binding; return whether it was done."""
@@ -128,7 +128,7 @@ class Server:
             return False
         if pod.spec.scheduling_gates:
             return False
-        self._put(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node)))
+        self.put(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node)))
         return True
 
     def delete(self, kind: Kind, key: str) -> None:
@@ -139,7 +139,7 @@ class Server:
             self.remove(kind, key)
         elif item.metadata.deletion_timestamp is None:
             metadata = msgspec.structs.replace(item.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
-            self._put(msgspec.structs.replace(item, metadata=metadata))
+            self.put(msgspec.structs.replace(item, metadata=metadata))
 
     def remove(self, kind: Kind, key: str) -> None:
         if kind is ResourceClaim:
@@ -161,12 +161,13 @@ class Server:
         return stored
 
     def _settle_finalizers(self, claim: ResourceClaim) -> ResourceClaim:
-        stored = self._put(claim)
+        stored = self.put(claim)
         if stored.metadata.deletion_timestamp is not None and not stored.metadata.finalizers:
             self.remove(ResourceClaim, stored.key)
         return stored
 
-    def _put(self, item: Stored) -> Stored:
+    def put(self, item: Stored) -> Stored:
+        """Store an object as it is, with the next version."""
         self.version += 1
         metadata = msgspec.structs.replace(item.metadata, resource_version=str(self.version))
         stored = msgspec.structs.replace(item, metadata=metadata)
@@ -210,7 +211,7 @@ def _validate(old: ResourceClaim, new: ResourceClaim) -> None:
         wrong = "status.allocation: field is immutable"
     elif is_going and (added or (after.allocation is not None and before.allocation is None)):
         wrong = "status: new reservations or allocations are forbidden while it is being deleted"
-    elif old.spec != new.spec:
+    elif old.spec != new.spec and _document(old.spec) != _document(new.spec):
         wrong = "spec: field is immutable"
     if wrong:
         raise InvalidError(f"PATCH {old.key}", 422, "Invalid", wrong)

@@ -156,9 +156,8 @@ def test_a_written_claim_carries_finalizer_decision_timestamp_and_reservation() 
 
 
 def test_other_finalizers_stay() -> None:
-    bench = Bench()
     mine = msgspec.structs.replace(X.metadata, finalizers=["example.com/keep"])
-    bench.api.claims["default/x"] = msgspec.structs.replace(X, metadata=mine)
+    bench = Bench(msgspec.structs.replace(X, metadata=mine), Y)
     bench.write()
     assert "example.com/keep" in bench.api.claims["default/x"].metadata.finalizers
 
