@@ -79,7 +79,7 @@ def measured() -> Mapping[str, int]:
     product = {name: [parsed(path) for path in python_files(name)] for name in sorted(packages() - {"proto"})}
     modules = [module for found in product.values() for module in found]
     of_a_node = [module for name in _PROGRAMS_OF_A_NODE for module in product[name]]
-    prepare, decision = paths_of_a_fresh_process()
+    prepare, decision, _ = paths_of_a_fresh_process()
     named = limits(PAGE.read_text(encoding="utf-8"))
     return {
         **{f"`{name}/`": sum(map(statements, found)) for name, found in product.items()},

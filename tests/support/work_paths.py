@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -77,6 +78,16 @@ def warm_decision() -> Entered:
     return decide(bench, 2)
 
 
+def decision_beside_waiting_pods() -> Entered:
+    """Return what such a decision enters while a pod waits that fits nowhere."""
+    bench = Bench()
+    bench.add(claim("many", request(count=99)), pod("waits", "many"))
+    assert bench.reconciler.carry_out("default/waits", bench.reconciler.plan("default/waits"))
+    for number in range(2):
+        decide(bench, number)
+    return decide(bench, 2)
+
+
 class _UntilTheSpec(FileSteps):
     def rename(self, source: Path, target: Path, folder: int) -> None:
         super().rename(source, target, folder)
@@ -113,10 +124,10 @@ def functions(path: Entered) -> int:
     return sum(map(len, path.values()))
 
 
-def paths_of_a_fresh_process() -> tuple[Entered, Entered]:
-    """Return what a prepare enters and what a decision does, where nothing else ran before.
-
-    What other tests of a process left in its caches would be missing.
+@cache
+def paths_of_a_fresh_process() -> Sequence[Entered]:
+    """Return what a prepare enters, what a decision does and what one beside waiting pods does, where nothing else ran
+    before: what other tests of a process leave in its caches changes the path.
     """
     command = [sys.executable, "-P", "-m", "support.work_paths"]
     ran = subprocess.run(
@@ -127,13 +138,12 @@ def paths_of_a_fresh_process() -> tuple[Entered, Entered]:
         text=True,
         check=True,
     )
-    prepare, decision = ({file: set(names) for file, names in path.items()} for path in json.loads(ran.stdout))
-    return prepare, decision
+    return [{file: set(names) for file, names in path.items()} for path in json.loads(ran.stdout)]
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, capture_logs():
-        paths = prepare_of_a_whole_gpu(Path(folder)), warm_decision()
+        paths = prepare_of_a_whole_gpu(Path(folder)), warm_decision(), decision_beside_waiting_pods()
     sys.stdout.write(json.dumps([{file: sorted(names) for file, names in path.items()} for path in paths]))
 
 

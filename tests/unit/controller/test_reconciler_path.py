@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from support.allocation import claim, pod, request
-from support.reconciling import Bench
-from support.work_paths import ROOT, decide, told, warm_decision
+from support.work_paths import ROOT, paths_of_a_fresh_process, told
 
 
 def told_files() -> set[str]:
@@ -19,16 +17,12 @@ def told_files() -> set[str]:
 
 
 def test_a_decision_enters_the_files_that_the_page_names() -> None:
-    path = warm_decision()
+    _, path, _ = paths_of_a_fresh_process()
     sys.stdout.write(told(path))  # pytest -s shows it
     assert path.keys() >= {"controller/reconciler.py", "controller/allocation/walk/walk.py"}
     assert path.keys() == told_files(), "docs/dev/architecture.md shows another path"
 
 
 def test_a_decision_beside_pods_that_wait_also_enters_their_lines() -> None:
-    bench = Bench()
-    bench.add(claim("many", request(count=99)), pod("waits", "many"))
-    assert bench.reconciler.carry_out("default/waits", bench.reconciler.plan("default/waits"))
-    for number in range(2):
-        decide(bench, number)
-    assert decide(bench, 2).keys() == told_files() | {"controller/queue/waiting_lines.py"}
+    *_, beside_waiting = paths_of_a_fresh_process()
+    assert beside_waiting.keys() == told_files() | {"controller/queue/waiting_lines.py"}
