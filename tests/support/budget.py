@@ -81,6 +81,7 @@ def measured() -> Mapping[str, int]:
     of_a_node = [module for name in _PROGRAMS_OF_A_NODE for module in product[name]]
     prepare, decision, _ = paths_of_a_fresh_process()
     named = limits(PAGE.read_text(encoding="utf-8"))
+    classes, plugin = class_names(modules), rooms(ROOT / "kubelet_plugin")
     return {
         **{f"`{name}/`": sum(map(statements, found)) for name, found in product.items()},
         "`tests/`": sum(statements(parsed(path)) for path in python_files("tests")),
@@ -90,15 +91,15 @@ def measured() -> Mapping[str, int]:
         "files that a prepare enters": len(prepare),
         "functions that a prepare enters": functions(prepare),
         "journals": len(_NAME.findall(named["journals"].why)),
-        "engines": sum(name in class_names(modules) for name in _NAME.findall(named["engines"].why)),
+        "engines": sum(name in classes for name in _NAME.findall(named["engines"].why)),
         "calls that write a file": calls(of_a_node, {"write", "write_if_changed"}),
         "calls that take a lock of the node": calls(of_a_node, {"hold"}),
         "settings": settings(),
         "values of the chart": chart_values(),
         "parameters of the largest constructor": largest_constructor(modules),
         "exceptions to the import rules": import_exceptions((ROOT / ".importlinter").read_text(encoding="utf-8")),
-        "arrows between the plugin's rooms": sum(map(len, rooms(ROOT / "kubelet_plugin").values())),
-        "arrows that run back up": backward_arrows(rooms(ROOT / "kubelet_plugin")),
+        "arrows between the plugin's rooms": sum(map(len, plugin.values())),
+        "arrows that run back up": backward_arrows(plugin),
     }
 
 
@@ -122,12 +123,16 @@ def is_docstring(node: ast.AST) -> bool:
 
 def statements(tree: ast.AST) -> int:
     """Return the number of statements in a tree, those in others included, without docstrings."""
-    count, left = 0, [tree]
-    while left:  # no statement is inside an expression: ast.walk() would take four times as long
+    return sum(isinstance(node, ast.stmt) and not is_docstring(node) for node in outside_expressions(tree))
+
+
+def outside_expressions(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield a tree and what is below it and part of no expression, in a quarter of the time of ast.walk()."""
+    left = [tree]
+    while left:
         node = left.pop()
-        count += isinstance(node, ast.stmt) and not is_docstring(node)
+        yield node
         left += (each for name in _HOLDS_STATEMENTS for each in getattr(node, name, ()) if isinstance(each, ast.AST))
-    return count
 
 
 _HOLDS_STATEMENTS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -144,7 +149,9 @@ def words_by_part() -> Mapping[str, int]:
 
 
 def class_names(trees: Iterable[ast.AST]) -> frozenset[str]:
-    return frozenset(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return frozenset(
+        node.name for tree in trees for node in outside_expressions(tree) if isinstance(node, ast.ClassDef)
+    )
 
 
 def calls(trees: Iterable[ast.AST], names: set[str]) -> int:

@@ -245,6 +245,7 @@ def found_in(sample: str, name: str, reader: str) -> bool:
     return False
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("reader", ["page", "status", "explain"])
 def test_a_part_of_any_size_would_be_seen(monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
     monkeypatch.setattr(table, "PLACEMENT_SIZE", unbounded(table.PLACEMENT_SIZE))
@@ -256,12 +257,14 @@ def test_a_part_of_any_size_would_be_seen(monkeypatch: pytest.MonkeyPatch, reade
     assert found_in("cut on demand", "devices.attributes.placementSize.int", reader)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("reader", ["page", "status"])
 def test_an_ordinal_of_any_size_would_be_seen(monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
     monkeypatch.setattr(table, "ORDINAL", unbounded(table.ORDINAL))
     assert found_in("without links", "devices.attributes.ordinal.int", reader)
 
 
+@pytest.mark.search
 def test_a_memory_slice_that_is_there_many_times_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     number = "sharedCounters.counters.memory-slice-.value"
     assert not found_in("cut on demand", number, "simulate")
