@@ -49,7 +49,6 @@ from dracaena.controller.allocation.walk.mistakes import selector_failure, unkno
 from dracaena.controller.allocation.walk.node_rules import Evaluators, NodeRules, first_alternatives, states
 from dracaena.controller.allocation.walk.overdue import too_long
 from dracaena.controller.allocation.walk.partitions.places import PartTables
-from dracaena.controller.allocation.walk.partitions.rules import PartRules
 from dracaena.controller.allocation.walk.pod_demand import (
     MAX_COMBINATIONS,
     Combination,
@@ -141,8 +140,8 @@ class Allocator:
             self.effort,
             Judgements(MAX_JUDGEMENTS),
             Memo(MAX_BOUNDS),
+            PartTables(self.effort),
         )
-        self._part_tables = PartTables(self.effort)
         self._names = PublishedNames()
         self._facts: Memo[Hashable, CombinationFacts] = Memo(MAX_FACTS)
 
@@ -316,11 +315,11 @@ class Allocator:
                         break
                 if not left:
                     rules = next(self._each_rules(inventory, demand)) if demand.claims else None
-                    note = "" if rules is None else rules.most_left() or rules.part_rules.never(self.selectors)
+                    note = "" if rules is None else rules.note()
                     first = next(combinations(demand.claims))
                     unknown = unknown_names(inventory, first, self.selectors, self._names)
                     # What is left of shared GPUs is reported as it is now, whether that is lasting or not.
-                    may_last = rules is not None and rules.reads_shares
+                    may_last = rules is not None and rules.has_fractions
                     return counts.unsatisfied(never.words(found.gpus), unknown, note, may_last=may_last)
                 yield
                 self.effort.begin(pace.begin_turn())
@@ -389,8 +388,7 @@ class Allocator:
         answers: QuestionAnswers,
     ) -> NodeRules:
         is_exact = self._is_exact(inventory, facts)
-        parts = PartRules(inventory, combination.scored, facts.question, answers, self.engine, self._part_tables)
-        return NodeRules(inventory, demand, combination, facts, answers, self._evaluators, parts, is_exact=is_exact)
+        return NodeRules(inventory, demand, combination, facts, answers, self._evaluators, is_exact=is_exact)
 
     def _is_exact(self, inventory: Inventory, facts: CombinationFacts) -> bool:
         """Whether the answers say everything about whole GPUs."""
@@ -428,7 +426,7 @@ class Allocator:
     def _allocation(
         self, inventory: Inventory, demand: PodDemand, combination: Combination, found: NodeChoice
     ) -> Allocation | NeedsPerson:
-        if found.parts is not None and found.parts.devices is not None:
+        if found.fractions is not None and found.fractions.devices is not None:
             nothing, ids = self._no_choice(inventory, found), self._share_ids
             return make_part_allocation(inventory.driver, found, combination, nothing, self.features, ids)
         if found.legal is None:
@@ -438,11 +436,11 @@ class Allocator:
             return allocations
         choice = self._no_choice(inventory, found) if found.best is None else found.best
         made = planned_allocation(inventory.driver, found.pool, choice, demand.claims, allocations)
-        if found.shares is not None:
+        if found.fractions is not None:
             shared = frozenset(
                 (one.key[0], one.demand.name) for one in combination.scored if one.demand.request.capacity
             )
-            made = replace(made, shared=shared, has_joined=bool(found.shares.joined))
+            made = replace(made, shared=shared, has_joined=bool(found.fractions.joined))
         return replace(made, cut_off=found.cut_off)
 
     def _no_choice(self, inventory: Inventory, found: NodeChoice) -> Choice:

@@ -169,10 +169,10 @@ def make_part_allocation(
 ) -> Allocation:
     """Give each request the parts of GPUs that a place names, or whole GPUs of the choice. `nothing`: the choice of no
     GPU, for a pod that gets only parts."""
-    assert winner.parts is not None
-    assert winner.parts.devices is not None
+    assert winner.fractions is not None
+    assert winner.fractions.devices is not None
     pool, choice = winner.pool, winner.best or nothing
-    parts, whole = dict(zip(combination.requests, winner.parts.devices, strict=True)), iter(choice.parts)
+    parts, whole = dict(zip(combination.requests, winner.fractions.devices, strict=True)), iter(choice.parts)
     masks = {chosen: 0 if names else next(whole) for chosen, names in parts.items()}
     claims = tuple(
         ClaimAllocation(

@@ -193,7 +193,7 @@ class KindAnswers:
     def matches_parts(self) -> bool:
         """Return whether any request matches a part of a GPU that is cut on demand, whatever whole GPUs it matches."""
         nothing = [0] * len(self.of_request)
-        return bool(part_question(self._kind, self._question, nothing, self._owner.selectors).parts)
+        return bool(part_question(self._kind, self._question, nothing, self._owner.selectors).fractions)
 
     def of(self, free: int) -> NodeAnswer:
         """Return the answer of a node with these free devices."""
@@ -349,11 +349,11 @@ Look = Callable[[NodeKind, tuple[int, Hashable], Sequence[str]], tuple[int, G] |
 class QuestionAnswers:
     """Answers to one question, by kind, and the buckets of an inventory in their order."""
 
-    __slots__ = ("_kinds", "_owner", "_question", "_ranking")
+    __slots__ = ("_kinds", "_owner", "_ranking", "question")
 
     def __init__(self, owner: Answers, question: Question) -> None:
         self._owner = owner
-        self._question = question
+        self.question = question
         self._kinds: dict[NodeKind, KindAnswers] = {}
         self._ranking: Ranking[NodeAnswer] = Ranking()
 
@@ -361,7 +361,7 @@ class QuestionAnswers:
         """Return the answers of one kind of node."""
         known = self._kinds.get(kind)
         if known is None:
-            known = self._kinds[kind] = KindAnswers(self._owner, self._owner.engine, self._question, kind)
+            known = self._kinds[kind] = KindAnswers(self._owner, self._owner.engine, self.question, kind)
         return known
 
     def ranking(self, buckets: NodeBuckets, effort: Effort) -> Ranking[NodeAnswer]:

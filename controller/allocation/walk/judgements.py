@@ -1,5 +1,4 @@
-"""What single nodes are found to give if the answer for their kind is only a bound: what the walk asks about them, the
-answers it gets, and what is remembered of them.
+"""What single nodes are found to give if the answer for their kind is only a bound, and what is remembered of them.
 
 Asking the rules about one node takes half a millisecond, and between two decisions hardly any node changes. So each
 state of each kind is judged once for each request, whatever the names of pods and claims (Judgements).
@@ -10,10 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
 from dracaena.api.decision import part_in_words
-from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, Plan
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.score.order import LATER_BY_NAME, Score
@@ -27,21 +26,15 @@ FIRST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class SharesThere:
-    """What it means for the GPUs of a node that it gives shares to a pod."""
+class FractionsThere:
+    """What it means for the GPUs of a node that it gives fractions of them to a pod."""
 
     rank: int
     """Sorts the nodes of one decision, best first."""
-    joined: int
-    """Mask of the GPUs in use that the pod joins."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartsThere:
-    """What it means for the GPUs of a node that parts of them go to a pod."""
-
-    rank: int
-    """Sorts the nodes of one decision, best first."""
+    worse: str
+    """Why other nodes come later, in words that follow a count of nodes."""
+    joined: int = 0
+    """Mask of the GPUs in use of which the pod gets a share."""
     devices: tuple[tuple[str, ...], ...] | None = None
     """The names of each request's parts, empty for one that gets whole GPUs of the choice; None if the rules allocated
     (NodeChoice.legal)."""
@@ -60,10 +53,8 @@ class NodeChoice:
     """What the rules allocated; None if only the parts of the best choice are given."""
     cut_off: bool = False
     """Whether the search ended at its limit: a better set may exist."""
-    shares: SharesThere | None = None
-    """None unless amounts are asked for and GPUs are given in shares."""
-    parts: PartsThere | None = None
-    """None if the pod gets no parts of GPUs that are cut on demand."""
+    fractions: FractionsThere | None = None
+    """None if the pod gets no fractions of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +75,11 @@ class Judged(NamedTuple):
     judgement: Judgement
 
 
-WORSE_FOR_SHARES: Final = "where its shares would leave more unused or break into a free GPU"
-WORSE_FOR_PARTS: Final = "where less could be cut from the GPUs afterwards"
-
-
 def worse_in(winner: NodeChoice, other: Judged | NodeChoice, seen: Callable[[Score], Score] | None) -> str:
     """Say why the winner came before nodes that also give something. `seen` returns the other score as the pod's family
     sees it; None: unchanged."""
-    if winner.shares is not None or winner.parts is not None:
-        return WORSE_FOR_SHARES if winner.shares is not None else WORSE_FOR_PARTS
+    if winner.fractions is not None:
+        return winner.fractions.worse
     best, score = (_score_of(found) for found in (winner, other))
     if score is not None and seen is not None:
         score = seen(score)
@@ -104,44 +91,6 @@ def _score_of(found: Judged | NodeChoice) -> Score | None:
     if isinstance(found, Judged):
         return found.judgement.score
     return None if found.best is None else found.best.score
-
-
-R_co = TypeVar("R_co", covariant=True)
-
-
-class NodeJudge(Protocol[R_co]):
-    """What the walk asks about nodes, for one pod and one choice of alternatives (node_rules.NodeRules)."""
-
-    @property
-    def mistake(self) -> NeedsPerson | None:
-        """The first mistake that kept a node from being used and that only a person can fix."""
-
-    @property
-    def is_first_fit(self) -> bool:
-        """Whether the first node in Kubernetes' order that gives anything is taken."""
-
-    @property
-    def reads_shares(self) -> bool:
-        """Whether nodes that differ only in their shares have different bounds."""
-
-    def bound(self, state: NodeState, held: int = 0) -> int | str:
-        """Return the best rank that nodes in this state may have, or why they give nothing. `held` are the GPUs there
-        that the pod already has."""
-
-    def ranking(self) -> R_co:
-        """Return the buckets of mixed nodes in the order of bound()."""
-
-    def judgement(self, name: str, state: NodeState) -> Judgement | None:
-        """Return what nodes in this state were found to give."""
-
-    def refusal(self, judgement: Judgement) -> str:
-        """Return why nodes give nothing, in words that follow a count of nodes."""
-
-    def rank(self, found: NodeChoice) -> int:
-        """Return what sorts nodes, best first."""
-
-    def ask(self, name: str) -> NodeChoice | str:
-        """Return what the node gives, or why nothing, in words that follow a count of nodes."""
 
 
 MAX_JUDGEMENTS: Final = 50_000

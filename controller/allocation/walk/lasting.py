@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from dracaena.api import reasons
 from dracaena.api.objects import Toleration
@@ -17,44 +16,10 @@ from dracaena.controller.allocation.request import Question
 from dracaena.controller.allocation.state.emptied import emptied
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
-from dracaena.controller.allocation.walk.answers import Answers, QuestionAnswers
-from dracaena.controller.allocation.walk.pod_demand import CombinationFacts
+from dracaena.controller.allocation.walk.answers import Answers
+from dracaena.controller.allocation.walk.node_rules import NodeRules
 
 _ANYTHING = (Toleration(operator="Exists"),)
-
-
-class RulesOfPod(Protocol):
-    """What we ask of the rules for one pod and one choice of alternatives: node_rules.NodeRules."""
-
-    facts: CombinationFacts
-    answers: QuestionAnswers
-    is_first_fit: bool
-    is_exact: bool
-
-    @property
-    def reads_shares(self) -> bool:
-        """See NodeRules."""
-        ...
-
-    def are_alike(self, name: str) -> bool:
-        """See NodeRules."""
-        ...
-
-    def shortfall(self, name: str) -> str | None:
-        """See NodeRules."""
-        ...
-
-    def held(self, name: str) -> int:
-        """See NodeRules."""
-        ...
-
-    def lack_of_identities(self, name: str, gpus: int) -> str | None:
-        """See NodeRules."""
-        ...
-
-    def choice(self, name: str) -> object:
-        """See NodeRules."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +38,7 @@ class LastingLacks:
     Cost: that of a decision for each kind of node; if equal nodes may differ, for each node.
     """
 
-    def __init__(self, inventory: Inventory, rules: RulesOfPod, answers: Answers) -> None:
+    def __init__(self, inventory: Inventory, rules: NodeRules, answers: Answers) -> None:
         self._inventory, self._rules = inventory, rules
         self._count = rules.facts.question.count
         self._answers = answers.to(_tolerating(rules.facts.question))
@@ -99,7 +64,7 @@ class LastingLacks:
     def never(self, name: str) -> str | None:
         """Return why a node that offers devices could not serve the pod even with all of them free; None when it could,
         or when that is not certain."""
-        if self._rules.reads_shares:
+        if self._rules.has_fractions:
             return None  # shares of a GPU come and go, and how much of it is left is reported elsewhere
         key = self.alike(name)
         if key is None:
@@ -157,7 +122,7 @@ class LastingLacks:
         """Say why a node that has enough GPUs has too few of them now."""
         state, pool = self._on(name)
         count = self._count
-        if self._rules.reads_shares or not count or self._inventory.is_mixed(state.kind) or self._rules.held(name):
+        if self._rules.has_fractions or not count or self._inventory.is_mixed(state.kind) or self._rules.held(name):
             return text
         present = self._rules.answers.of_kind(state.kind).present
         if (state.free & present).bit_count() >= count:

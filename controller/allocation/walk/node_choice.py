@@ -6,20 +6,20 @@ and the first that the rules can complete wins, so no rule is in two places. doc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from heapq import merge
 from itertools import islice
 from operator import or_
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from dracaena.api.config.v1alpha1 import TopologyPolicy
 from dracaena.api.device_id import DeviceId
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.legal.constraints import find_attribute, scalar
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Outcome, Plan
-from dracaena.controller.allocation.legal.problem import Alternative, Problem
+from dracaena.controller.allocation.legal.problem import Alternative, Problem, pose
 from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
 from dracaena.controller.allocation.score.box import Box, make_rule, ordinals_of, rule_words
 from dracaena.controller.allocation.score.choices import NO_PARTITION, Choice, Demand, Engine
@@ -29,6 +29,10 @@ MAX_DEALINGS: Final = 64
 
 MAX_VALUES: Final = 64
 """Combinations of values of matchAttribute that get their own proposals; beyond that, the rules sort sets out."""
+
+MANY_DEVICES: Final = 20
+"""More devices than a node has GPUs. The rules are then asked about the best place, with its devices alone, before they
+look for a legal allocation among all: one GPU that is cut on demand is 26 devices."""
 
 PROPOSAL_STEPS: Final = 10
 """Steps of the search that one proposal counts at least: scoring a set takes about as long as ten looks at a device."""
@@ -93,26 +97,21 @@ def choose(
     return attempt.run()
 
 
-class Proposal(Protocol):
-    """One way to serve the pod, worked out elsewhere."""
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """Mask of the GPUs of each request whose GPUs are chosen; 0: the rules may choose."""
-        ...
+P = TypeVar("P")
 
 
-P = TypeVar("P", bound=Proposal)
-
-
-def choose_proposed(
-    problem: Problem, gpus: NodeGpus, engine: Engine, question: NodeQuestion, proposals: Iterator[P]
-) -> tuple[Plan, P] | DoesNotFit | NeedsPerson | None:
-    """Return the first proposal that the rules can complete; None if there is none. Same question, same answer.
-
-    The first legal allocation is never taken instead: the first GPUs with room are not those that shares fit best.
-    """
-    return _Attempt(problem, gpus, engine, question).run_proposed(proposals)
+def choose_place(
+    problem: Problem,
+    gpus: NodeGpus,
+    engine: Engine,
+    question: NodeQuestion,
+    places: Iterator[P],
+    restrict: Callable[[P], tuple[Restriction, ...]],
+) -> tuple[P | None, tuple[Problem, Plan]] | DoesNotFit | NeedsPerson | None:
+    """Return the first of some places, worked out elsewhere, that the rules can complete. If they complete none, it is
+    the first legal allocation, without a place, or None if that is not what the policies demand. Same question, same
+    answer. `restrict` returns what the rules may give for a place."""
+    return _Attempt(problem, gpus, engine, question).run_places(places, restrict)
 
 
 def eligible_gpus(problem: Problem, gpus: NodeGpus, question: NodeQuestion) -> tuple[int, ...]:
@@ -149,19 +148,28 @@ class _Attempt:
         self.problem, self.gpus, self.engine, self.question = problem, gpus, engine, question
         self.steps = 0
 
-    def run_proposed(self, proposals: Iterator[P]) -> tuple[Plan, P] | DoesNotFit | NeedsPerson | None:
-        first = self._solve(())
-        if not isinstance(first, Plan):
+    def run_places(
+        self, places: Iterator[P], restrict: Callable[[P], tuple[Restriction, ...]]
+    ) -> tuple[P | None, tuple[Problem, Plan]] | DoesNotFit | NeedsPerson | None:
+        whole = self.problem
+        has_many = len(whole.candidates) > MANY_DEVICES
+        first = None if has_many else self._solve(())
+        if isinstance(first, DoesNotFit | NeedsPerson):
             return first
-        scored = [(one, 0) for one in chosen_by_links(self.problem, self.question)]
-        for proposal in proposals:
+        for place in places:
             if self.steps >= self.question.max_steps:
                 return DoesNotFit(note="no place that the rules allow was found", cut_off=True, steps=self.steps)
             self.steps += PROPOSAL_STEPS
-            plan = self._solve(self._restrictions(scored, proposal.parts))
+            restrictions = restrict(place)
+            self.problem = _narrowed(whole, restrictions) if has_many else whole
+            plan = self._solve(restrictions)
             if isinstance(plan, Plan):
-                return plan, proposal
-        return None
+                return place, (self.problem, plan)
+        self.problem = whole
+        first = first or self._solve(())
+        if isinstance(first, Plan):
+            return (None, (whole, first)) if self._keeps_policies(first) else None
+        return first
 
     def run(self) -> Chosen | DoesNotFit | NeedsPerson:
         first = self._solve(())
@@ -407,3 +415,20 @@ class _Attempt:
             make_rule(table.linked(claims[alternative.claim]), policy, every).allows(part)
             for alternative, policy, part in zip(scored, policies, parts, strict=True)
         )
+
+
+def _narrowed(problem: Problem, restrictions: Sequence[Restriction]) -> Problem:
+    """Return the question about only the proposed devices, if nothing else is asked for: the rules look at each."""
+    if len(restrictions) < sum(map(len, problem.requests)):
+        return problem
+    proposed = frozenset[DeviceId]().union(*(one.devices for one in restrictions))
+    pools = tuple(
+        replace(
+            pool,
+            devices=tuple(one for one in pool.devices if one.device.id in proposed),
+            elsewhere=(*pool.elsewhere, *(one.device for one in pool.devices if one.device.id not in proposed)),
+        )
+        for pool in problem.pools
+    )
+    posed = pose(problem.cluster, problem.node, problem.claims, pools)
+    return posed if isinstance(posed, Problem) else problem

@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from heapq import merge
-from typing import Final, Protocol
+from typing import Any, Final
 
-from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.device_id import DeviceId, PoolId
-from dracaena.api.reasons import of_untainted, too_small_gpus
-from dracaena.api.sharing import size_in_words
+from dracaena.api.reasons import of_untainted
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
@@ -27,11 +24,9 @@ from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.claims import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.search import Restriction, solve
-from dracaena.controller.allocation.legal.selectors import Selectors
 from dracaena.controller.allocation.request import ClaimDemand
 from dracaena.controller.allocation.score.box import mask_of
-from dracaena.controller.allocation.score.choices import Choice, Engine
-from dracaena.controller.allocation.score.order import one_number
+from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
 from dracaena.controller.allocation.walk.answers import QuestionAnswers, Ranking
@@ -41,21 +36,14 @@ from dracaena.controller.allocation.walk.judgements import (
     Judgement,
     Judgements,
     NodeChoice,
-    SharesThere,
     refusal_text,
 )
 from dracaena.controller.allocation.walk.matches import IdentityMasks, MatchedKinds
-from dracaena.controller.allocation.walk.node_choice import (
-    Chosen,
-    NodeGpus,
-    NodeQuestion,
-    agreeing_gpus,
-    choose,
-    choose_proposed,
-)
+from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
+from dracaena.controller.allocation.walk.partitions.places import PartPlaces, PartTables
+from dracaena.controller.allocation.walk.places import Places
 from dracaena.controller.allocation.walk.pod_demand import Combination, CombinationFacts, PodDemand
-from dracaena.controller.allocation.walk.shares.places import SharePlaces, most_memory
-from dracaena.controller.allocation.walk.shares.question import ShareQuestion, share_question
+from dracaena.controller.allocation.walk.shares.places import SharePlaces, most_left
 
 LACKS: Final = "without enough free devices that the selectors name by their identity"
 MATCHES_NOTHING: Final = "without any device that one of the requests matches"
@@ -79,30 +67,7 @@ class Evaluators:
     judgements: Judgements
     bounds: Memo[Hashable, Ranking[NodeState]]
     """The mixed nodes in the order of their bounds, by what is asked."""
-
-
-class PartJudge(Protocol):
-    """What is asked about nodes whose GPUs are cut on demand (partitions.rules.PartRules)."""
-
-    @property
-    def is_needed(self) -> bool: ...  # noqa: D102
-
-    @property
-    def elsewhere(self) -> frozenset[int]: ...  # noqa: D102
-
-    def bound(self, state: NodeState, held: int) -> int | str: ...  # noqa: D102
-
-    def rank_of_whole(self, state: NodeState, choice: Choice) -> int: ...  # noqa: D102
-
-    def gives_parts(self, kind: NodeKind) -> bool: ...  # noqa: D102
-
-    def direct(self, pool: NodePool, state: NodeState, held: int) -> NodeChoice | None: ...  # noqa: D102
-
-    def choose(  # noqa: D102
-        self, problem: Problem, pool: NodePool, state: NodeState, held: int, node_question: NodeQuestion
-    ) -> NodeChoice | DoesNotFit | NeedsPerson: ...
-
-    def never(self, selectors: Selectors) -> str: ...  # noqa: D102
+    tables: PartTables
 
 
 class NodeRules:
@@ -116,36 +81,37 @@ class NodeRules:
         facts: CombinationFacts,
         answers: QuestionAnswers,
         evaluators: Evaluators,
-        parts: PartJudge,
         *,
         is_exact: bool,
     ) -> None:
-        """`parts` judges nodes whose GPUs are cut on demand. `is_exact`: whether the answers say everything about whole
-        GPUs."""
+        """`is_exact`: whether the answers say everything about whole GPUs."""
         self.combination, self.facts, self.answers = combination, facts, answers
         self._inventory, self._demand, self._evaluators = inventory, demand, evaluators
         self._claims = [claim.claim.key for claim in combination.claims]
         self._texts: dict[int, str] = {}  # of refusals, by identity of the judgement
         self.is_exact = is_exact
         self.is_first_fit = evaluators.first_fit
-        self._share_questions: dict[NodeKind, ShareQuestion] = {}
         self._may_match_known: dict[NodeKind, bool] = {}
-        self._has_shares = (
-            bool(facts.amounts)
-            and not evaluators.first_fit
-            and evaluators.features.consumable_capacity
-            and any(kind.shareable for kind in inventory.buckets)
-        )
-        self.part_rules = parts
-        is_open = bool(facts.question.counts) and not (facts.amounts or facts.has_all or evaluators.first_fit)
-        self._parts = self.part_rules if is_open and self.part_rules.is_needed else None
-        # Ranks have the form that shares and parts need, which depends on all kinds of nodes together.
-        elsewhere = None if self._parts is None else self._parts.elsewhere
-        self._told = combination.key, inventory.taints_of_all, self._has_shares, elsewhere
-        self._judgements = evaluators.judgements.about(self._told)
+        self._parts = PartPlaces(inventory, answers, evaluators.engine, combination.scored, evaluators.tables)
+        self._places = self._make_places()
+        # Ranks have the form that fractions need, which depends on all kinds of nodes together.
+        self._asked = combination.key, inventory.taints_of_all, self._places.form
+        self._judgements = evaluators.judgements.about(self._asked)
         self._may_share = not facts.identity and not inventory.allowed_drivers
         self.mistake: NeedsPerson | None = None
         """The first mistake that kept a node from being used and that only a person can fix."""
+
+    def _make_places(self) -> Places[Any]:
+        facts, tools, inventory = self.facts, self._evaluators, self._inventory
+        whole, features = Places[Any](inventory, self.answers, tools.engine), tools.features
+        if tools.first_fit or not facts.question.counts:
+            return whole
+        if not facts.amounts:
+            return self._parts if self._parts.elsewhere and not facts.has_all else whole
+        if not (features.consumable_capacity and any(kind.shareable for kind in inventory.buckets)):
+            return whole
+        fractional = features.fractional_capacity_range
+        return SharePlaces(inventory, self.answers, tools.engine, facts.amounts, tools.effort, fractional=fractional)
 
     def are_alike(self, name: str) -> bool:
         """Return whether every node in the state of this one gives the same."""
@@ -158,32 +124,23 @@ class NodeRules:
         return self.is_exact and not is_mixed and name not in self._demand.beside
 
     @property
-    def reads_shares(self) -> bool:
-        """Whether nodes that differ only in their shares have different bounds."""
-        return self._has_shares or self._parts is not None
+    def has_fractions(self) -> bool:
+        """Whether the pod may get fractions of GPUs: nodes that differ only in those in use have different bounds."""
+        return bool(self._places.elsewhere)
 
     def bound(self, state: NodeState, held: int = 0) -> int | str:
         """Return the best rank that nodes in this state may have, or why they give nothing. `held` are the GPUs there
         that the pod already has."""
-        kind, free = state.kind, state.free
         if self._evaluators.first_fit:
             return 0
         if self.facts.has_all:
             return FIRST  # what mode All takes is part of the pod's set, and no bound knows it
         if not self.facts.question.counts:
             return UNSCORED
-        if self._parts is not None:
-            return self._bound_of_shares(state, held)
-        if self._has_shares:
-            bound = self._bound_of_shares(state, held)
-            return FIRST if isinstance(bound, str) and self._inventory.is_mixed(kind) else bound
-        answers = self.answers.of_kind(kind)
-        answer = answers.beside(free, held) if held else answers.of(free)
-        if answer.best is not None:
-            return answer.bound
-        if not self._inventory.is_mixed(kind):
-            return answer.reason
-        if held or answers.may_give_gpus():
+        kind, bound = state.kind, self._bound_of_places(state, held)
+        if not isinstance(bound, str) or not self._places.may_give_more(kind):
+            return bound
+        if held or self._places.asked(kind) is not None or self.answers.of_kind(kind).may_give_gpus():
             return FIRST
         if self._inventory.allowed_drivers:
             return UNSCORED  # a request may mean a device of another driver, which no kind of node knows
@@ -191,7 +148,7 @@ class NodeRules:
 
     def ranking(self) -> Ranking[NodeState]:
         """Return the buckets of mixed nodes in the order of bound(). Cost: that of QuestionAnswers.ranking()."""
-        ranking = self._evaluators.bounds.get(self._told, partial(Ranking[NodeState], mixed_only=True))
+        ranking = self._evaluators.bounds.get(self._asked, partial(Ranking[NodeState], mixed_only=True))
         ranking.follow(self._inventory.node_buckets, self._look, self._evaluators.effort)
         return ranking
 
@@ -211,66 +168,19 @@ class NodeRules:
             )
         return found
 
-    def _bound_of_shares(self, state: NodeState, held: int) -> int | str:
+    def _bound_of_places(self, state: NodeState, held: int) -> int | str:
+        if not self.has_fractions:
+            return self._places.bound(state, held)  # remembered by the answers
         known = self._judgements.bounds.get((state, held))
         if known is None:
-            known = self._first_bound(state, held)
+            known = self._places.bound(state, held)
             self._judgements.note_bound(state, held, known)
         return known
 
-    def _first_bound(self, state: NodeState, held: int) -> int | str:
-        if self._parts is not None:
-            return self._parts.bound(state, held)
-        places = self._places(state, held)
-        if places.question.is_about_shares:
-            first = next(places.all(), None)
-            if first is None:
-                # If the search was cut off nothing is proved: the node is asked after all others.
-                return UNSCORED if places.cut_off else places.refusal()
-            return first.rank
-        answer = self.answers.of_kind(state.kind).beside(state.free, held)
-        return answer.reason if answer.best is None else places.rank(answer.best.score.best_node_rank())
-
-    def most_left(self) -> str:
-        """Say how much memory the GPU with most left has, in words; "" if no amount of memory is asked for.
-
-        Cost: O(states of nodes × GPUs)."""
-        wanted = [one.capacity[MEMORY_CAPACITY].nano for one in self.facts.amounts if MEMORY_CAPACITY in one.capacity]
-        lefts = [
-            left
-            for kind, by_state in self._inventory.buckets.items()
-            for names in by_state.values()
-            for left in most_memory(kind, self._inventory.state(names[0]), names[0])
-        ]
-        if not wanted or not lefts:
-            return "no GPU of the cluster is available in shares" if wanted else ""
-        most, (left, node) = max(one for one, _, _ in lefts), max((left, node) for _, left, node in lefts)
-        if max(wanted) > most:
-            return too_small_gpus(f"{size_in_words(max(wanted))} of memory", size_in_words(most))
-        if not left:
-            return "no memory of any GPU is left"
-        return f"the GPU with most memory left has {size_in_words(left)} (on {node})" if left < max(wanted) else ""
-
-    def _places(self, state: NodeState, held: int, masks: Sequence[int] | None = None) -> SharePlaces:
-        """Return where the shares of the pod, and whole GPUs beside them, have a place on nodes in a state."""
-        kind = state.kind
-        answers = self.answers.of_kind(kind)
-        question = self._share_questions.get(kind)
-        if question is None:
-            of_pod = self.facts.question
-            question = self._share_questions[kind] = share_question(
-                kind,
-                of_pod.policies,
-                of_pod.counts,
-                answers.of_request,
-                self.facts.amounts,
-                fractional=self._evaluators.features.fractional_capacity_range,
-            )
-        free = state.free & answers.present & ~held
-        shares = tuple(one for one in state.shares if answers.present >> one.ordinal & 1)
-        engine, effort = self._evaluators.engine, self._evaluators.effort
-        hidden = answers.tainted
-        return SharePlaces(question, engine, effort, free=free, shares=shares, held=held, masks=masks, hidden=hidden)
+    def note(self) -> str:
+        """Say what of the cluster's GPUs can be given to no pod like this one; "" if nothing is known. Cost: a look at
+        each state and each place of GPUs."""
+        return most_left(self._inventory, self.facts.amounts) or self._parts.never(self._evaluators.selectors)
 
     def judgement(self, name: str, state: NodeState) -> Judgement | None:
         """Return what nodes in this state were found to give."""
@@ -292,16 +202,10 @@ class NodeRules:
         """Return what sorts nodes, best first."""
         if self._evaluators.first_fit:
             return 0
-        if found.shares is not None:
-            return found.shares.rank
-        if found.parts is not None:
-            return found.parts.rank
-        choice, name = found.best, found.pool.node
-        if self._parts is not None and choice is not None:
-            return self._parts.rank_of_whole(self._state(name), choice)
-        if self._has_shares and choice is not None:
-            return self._places(self._state(name), self.held(name)).rank(choice.score.node_rank())
-        return UNSCORED if choice is None else one_number(choice.score.node_rank())
+        if found.fractions is not None:
+            return found.fractions.rank
+        name = found.pool.node
+        return UNSCORED if found.best is None else self._places.rank(self._state(name), self.held(name), found.best)
 
     def _state(self, name: str) -> NodeState:
         state = self._inventory.state(name)
@@ -314,12 +218,9 @@ class NodeRules:
         if isinstance(state, str):
             return state
         is_mixed, text = self._inventory.is_mixed(state.kind), ""
-        if self._parts is not None or (self._has_shares and self.facts.question.counts and not is_mixed):
-            bound = self._bound_of_shares(state, self._demand.beside.get(name, 0))
+        if self.facts.question.counts and not self.is_first_fit and not self._places.may_give_more(state.kind):
+            bound = self._bound_of_places(state, self.held(name))
             text = bound if isinstance(bound, str) else ""
-        elif self.facts.question.counts and not is_mixed and not self.is_first_fit:
-            kind, held = self.answers.of_kind(state.kind), self._demand.beside.get(name, 0)
-            text = (kind.beside(state.free, held) if held else kind.of(state.free)).reason
         if text or (self.is_exact and not is_mixed):
             return text or None
         given = self.ask(name)
@@ -378,9 +279,10 @@ class NodeRules:
         inventory, combination = self._inventory, self.combination
         pool = inventory.pool(name)
         assert pool is not None
-        held = self._demand.beside.get(name, 0)
-        if self.is_exact and self._parts is not None and (found := self._parts.direct(pool, state, held)) is not None:
-            return found
+        held = self.held(name)
+        at_once = self._places.at_once(pool, state, held) if self.is_exact else None
+        if at_once is not None:
+            return at_once
         problem = _pose(inventory, name, combination.claims, self._evaluators)
         if not isinstance(problem, Problem):
             return problem
@@ -396,22 +298,9 @@ class NodeRules:
             first_fit=self._evaluators.first_fit,
             effort=self._evaluators.effort,
         )
-        if self._has_shares and self._places(state, held).question.is_about_shares:
-            options = agreeing_gpus(problem, gpus, self._evaluators.engine, question)
-            every = [self._places(state, held, masks) for masks in options]
-            proposals = merge(*(one.all() for one in every), key=lambda one: one.order)
-            taken = choose_proposed(problem, gpus, self._evaluators.engine, question, proposals)
-            cut_off = any(one.cut_off for one in every)
-            if taken is None:
-                refusals = sorted({one.refusal() for one in every})
-                return DoesNotFit(note="; ".join(refusals), cut_off=cut_off, steps=sum(one.looks for one in every))
-            if not isinstance(taken, tuple):
-                return taken
-            plan, placement = taken
-            legal_plan, shares = (problem, plan), SharesThere(placement.rank, placement.joined)
-            return NodeChoice(pool, placement.whole, legal=legal_plan, cut_off=cut_off, shares=shares)
-        if self._parts is not None and self._parts.gives_parts(state.kind):
-            return self._parts.choose(problem, pool, state, held, question)
+        placed = self._places.choose(problem, gpus, question, pool, state)
+        if placed is not None:
+            return placed
         chosen = choose(problem, gpus, self._evaluators.engine, question)
         if isinstance(chosen, DoesNotFit) and chosen.note and state.free & self.answers.of_kind(state.kind).tainted:
             return replace(chosen, note=of_untainted(f" {chosen.note}").strip())

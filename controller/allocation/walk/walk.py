@@ -33,9 +33,9 @@ from dracaena.controller.allocation.walk.judgements import (
     Judged,
     Judgement,
     NodeChoice,
-    NodeJudge,
     worse_in,
 )
+from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.allocation.walk.pod_demand import PodDemand
 
 NO_ROOM: Final = "with too little of what the pod needs besides devices"
@@ -79,7 +79,7 @@ class Walk:
         inventory: Inventory,
         demand: PodDemand,
         answers: QuestionAnswers,
-        rules: Callable[[], NodeJudge[Ranking[NodeState]]],
+        rules: Callable[[], NodeRules],
         effort: Effort,
         tried: set[str] | None = None,
         family: FamilyPreference | None = None,
@@ -92,7 +92,7 @@ class Walk:
         """
         self._inventory, self._demand, self._answers, self._effort = inventory, demand, answers, effort
         self._is_exact, self._family, self._make_rules = is_exact, family, rules
-        self._made_rules: NodeJudge[Ranking[NodeState]] | None = None
+        self._made_rules: NodeRules | None = None
         self._tried = set() if tried is None else tried
         self._narrowed = demand.filter.narrowed(inventory.nodes)
         """The nodes that the pod's node selectors leave; None: all."""
@@ -384,7 +384,7 @@ class Walk:
     # Groups
 
     @property
-    def _rules(self) -> NodeJudge[Ranking[NodeState]]:
+    def _rules(self) -> NodeRules:
         if self._made_rules is None:
             self._made_rules = self._make_rules()
         return self._made_rules
@@ -445,7 +445,7 @@ class Walk:
             for (free, _), names in self._meant(by_state):
                 in_state = self._inventory.state(names[0])
                 assert isinstance(in_state, NodeState)
-                if free not in bounds or rules.reads_shares:
+                if free not in bounds or rules.has_fractions:
                     bounds[free] = rules.bound(in_state)
                 self._add(groups, bounds[free], in_state, names)
         return groups

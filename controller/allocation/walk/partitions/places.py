@@ -1,40 +1,31 @@
-"""Where the parts that a pod asks for go on one node, and its whole GPUs beside them
-(docs/design/0034-mig-placement.md).
-
-Whole GPUs are chosen first, by their links, as if the parts took nothing, but so that the parts find a place. Parts go
-where they break the fewest fresh GPUs, then where the rest of the node is damaged least, and then where most stays
-possible.
-"""
+"""Where the parts that a pod asks for are cut out of the GPUs of a node: where most stays possible
+(docs/design/0034-mig-placement.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final
 
-from dracaena.api.partitions import Left, PartitionGeometry
-from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
-from dracaena.controller.allocation.request import Question
-from dracaena.controller.allocation.score.box import Box, canonical_mask, mask_of, ordinals_of, refined, representatives
-from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
-from dracaena.controller.allocation.score.cuts import NOTHING, Cut, CutGpu, CutKey, Cuts
-from dracaena.controller.allocation.score.order import one_number
+from dracaena.api.partitions import Left, PartitionGeometry, lefts
+from dracaena.controller.allocation.effort import Effort
+from dracaena.controller.allocation.legal.problem import Problem
+from dracaena.controller.allocation.legal.read.claims import MAX_DEVICES
+from dracaena.controller.allocation.legal.selectors import Selectors
+from dracaena.controller.allocation.score.box import mask_of, ordinals_of, refined, representatives
+from dracaena.controller.allocation.score.choices import Choice, Engine
+from dracaena.controller.allocation.score.cuts import NOTHING, Cut, CutGpu, Cuts
 from dracaena.controller.allocation.score.partitions import PartitionTable
-from dracaena.controller.allocation.walk.partitions.question import PartOption, PartQuestion, PlaceMasks
-
-T = TypeVar("T")
-
-Damage = tuple[int, ...]
-"""Sorts sets of GPUs by what the rest of the node loses without them, least first."""
-
-MAX_SETS: Final = 256
-"""Sets of whole GPUs that are tried beside the parts: more than 8 GPUs have. If there is no place beside any of them,
-only the rules judge the node."""
-
-MAX_EQUAL_SETS: Final = 70
-"""Sets of whole GPUs of equal worth that are compared by what the parts lose beside them: all 70 of 4 among 8 GPUs."""
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
+from dracaena.controller.allocation.walk.answers import QuestionAnswers
+from dracaena.controller.allocation.walk.fractions import Deal, FractionMasks, Option
+from dracaena.controller.allocation.walk.node_choice import NodeGpus, NodeQuestion, chosen_by_links
+from dracaena.controller.allocation.walk.partitions.question import PartQuestion
+from dracaena.controller.allocation.walk.places import NodePlaces, Places
+from dracaena.controller.allocation.walk.pod_demand import ChosenRequest
 
 MOST_GEOMETRIES: Final = 10_000
 """Geometries known by identity, some 10 KiB each: each kind of node has 8."""
@@ -46,24 +37,19 @@ each set of instances that others made on such a GPU; made-up slices can have an
 MAX_FRESH_SETS: Final = 1_820
 """Sets of fresh GPUs that are compared by the damage of breaking them: all of 4 among 16."""
 
-DAMAGE_STEPS: Final = 4 * SET_STEPS
-"""A set of fresh GPUs that is scored alone: on 16 GPUs some 45 microseconds."""
-
-MOST_DAMAGES: Final = 50_000
-"""Damages of breaking a set of fresh GPUs that are kept, some 400 bytes each: more than one decision needs for 70 sets
-of two whole GPUs beside each of which two of 14 others are broken."""
+MAX_PROPOSALS: Final = 8
+"""Places that the rules are asked about, best first. A place meets all rules but the rarest (a value in which several
+parts of one GPU have to differ), so the first one is nearly always taken."""
 
 
 class PartTables:
-    """One table for each geometry, and the known cuts and damages. One thread at a time."""
+    """One table for each geometry, and the known cuts. One thread at a time."""
 
     def __init__(self, effort: Effort) -> None:
         self._tables: dict[PartitionGeometry, PartitionTable] = {}
         # By identity: comparing two equal geometries takes longer than everything else that is done for a GPU.
         self._by_id: dict[int, tuple[PartitionGeometry, PartitionTable]] = {}
         self._effort = effort
-        self._damages: dict[tuple[Box, tuple[Demand, ...], int], dict[int, Damage]] = {}
-        self._damage_count = 0
         self.cuts = Cuts(effort)
 
     def table(self, geometry: PartitionGeometry) -> PartitionTable:
@@ -78,145 +64,160 @@ class PartTables:
             known = self._by_id[id(geometry)] = geometry, table
         return known[1]
 
-    def damages(self, engine: Engine, box: Box, demands: tuple[Demand, ...], free: int) -> Callable[[int], Damage]:
-        """Return a function that returns for a set of free GPUs the damage to the rest without them, least first. Sets
-        whose GPUs are twins share one answer: behind NVSwitches all sets of a size do."""
-        if self._damage_count >= MOST_DAMAGES:
-            self._damages.clear()
-            self._damage_count = 0
-        known = self._damages.setdefault((box, demands, free), {})
-        twins = [kind & free for kind in engine.table(box, demands).twins]
 
-        def of(fresh: int) -> Damage:
-            alike = canonical_mask(twins, fresh)
-            if alike not in known:
-                known[alike] = engine.score(box, free, alike, demands).rank()
-                self._damage_count += 1
-                self._effort.charge(DAMAGE_STEPS, Work.SETS)
-            return known[alike]
+class PartPlaces(Places[PartQuestion]):
+    """Answers for one pod that asks for parts."""
 
-        return of
-
-
-@dataclass(frozen=True, slots=True)
-class PartPlacement:
-    """One way to serve the pod on a node."""
-
-    whole: Choice | None
-    """The whole GPUs; None if the pod gets none here."""
-    cut: Cut
-    """The parts; their demands are the places in PartQuestion.parts."""
-    rank: int
-    """Sorts the nodes of one decision, best first."""
-
-
-class _Division(NamedTuple):
-    """GPUs and parts for the pod, before it is known what damage they do."""
-
-    whole: Choice | None
-    option: PartOption
-    cut: Cut
-
-    @property
-    def taken(self) -> int:
-        """Mask of the whole GPUs."""
-        return 0 if self.whole is None else self.whole.mask
-
-
-class PartPlaces:
-    """The places on a node in one state, for one question. Remembers nothing beyond itself."""
+    worse = "where less could be cut from the GPUs afterwards"
+    most_proposals = MAX_PROPOSALS
 
     def __init__(
         self,
-        question: PartQuestion,
-        pod_question: Question,
+        inventory: Inventory,
+        answers: QuestionAnswers,
         engine: Engine,
+        requests: Sequence[ChosenRequest],
         tables: PartTables,
-        *,
-        free: int,
-        lefts: Sequence[Left],
-        held: int = 0,
     ) -> None:
-        """`free`: whole GPUs that count for the pod and can be given; `lefts`: what is left of each GPU that is cut on
-        demand; `held`: whole GPUs there that the pod already has."""
-        self._question, self._pod_question, self._engine, self._tables = question, pod_question, engine, tables
-        self._free, self._held = free, held
-        self._nothing = tuple(Demand(0, policy) for policy in pod_question.policies)
-        self.cut_off = False
-        """Whether something was left out because there is too much of it: finding no place then proves nothing."""
-        self._demands = question.demands
-        self._wanted = tuple(sum(pod_question.counts[question.parts[at]] for at in alike) for alike in self._demands)
-        self._gpus = tuple(
-            (0 if one.ordinal is None else 1 << one.ordinal, tables.table(one.geometry), left)
-            for one, left in zip(question.kind.partitions.gpus, lefts, strict=True)
-        )
+        kinds = (kind for kind in inventory.buckets if kind.partitions.gpus)
+        elsewhere = frozenset(place for kind in kinds for place in answers.of_kind(kind).parts.fractions)
+        super().__init__(inventory, answers, engine, elsewhere)
+        self._chosen, self.tables = requests, tables
 
-    def all(self) -> Iterator[PartPlacement]:
-        """Yield the places, best first: by the whole GPUs, as if no part were asked for; then the fewest fresh GPUs,
-        then those whose loss does least damage, then the least loss of what can be cut, then the fuller GPUs. For each
-        set of whole GPUs, and each way to choose the values to agree on, only the best place is yielded."""
-        for _, equal in groupby(self._most(MAX_SETS, self._sets()), key=_rank_of_whole):
-            every = [self._divide(*one) for one in self._most(MAX_EQUAL_SETS, equal)]
-            divisions = sorted((one for one in every if one is not None), key=_fresh_count)
-            # Most callers ask for one place only, so no damage is worked out for divisions that break more.
-            for _, alike in groupby(divisions, key=_fresh_count):
-                yield from map(self._placement, sorted(map(self._least_damage, alike), key=self._order))
+    def question(self, kind: NodeKind) -> PartQuestion:
+        """See Places."""
+        return self.answers.of_kind(kind).parts
 
-    def _most(self, count: int, every: Iterable[T]) -> Iterator[T]:
-        """Yield at most `count`, and note whether there are more."""
-        for number, one in enumerate(every):
-            if number == count:
-                self.cut_off = True
-                return
-            yield one
-
-    def _sets(self) -> Iterator[tuple[Choice | None, PartOption]]:
-        """Yield the whole GPUs that the pod may get, best first, with what the parts may have beside them."""
-        if not self._question.whole:
-            yield from ((None, option) for option in self._question.options)
-            return
-        # If the parts have no place while no whole GPU is taken, they have none beside any set.
-        options = [one for one in self._question.options if self._best(0, one, self._free) is not None]
-        every = [(choice, option) for option in options for choice in self._most(MAX_SETS, self._choices(option))]
-        yield from sorted(every, key=_rank_of_whole)
-
-    def _choices(self, option: PartOption) -> Iterator[Choice]:
-        demands = tuple(
-            Demand(
-                self._pod_question.counts[place],
-                self._pod_question.policies[place],
-                None if mask & self._free == self._free else mask & self._free,
+    def narrowed(
+        self, asked: PartQuestion, problem: Problem, pool: NodePool, gpus: NodeGpus, node_question: NodeQuestion
+    ) -> PartQuestion:
+        """See Fractions."""
+        alternatives, masks = tuple(chosen_by_links(problem, node_question)), []
+        for place in asked.fractions:
+            able = {device.device for device in problem.eligible(alternatives[place])}
+            numbers = (one.numbers for one in asked.kind.partitions.gpus)
+            masks.append(
+                tuple(mask_of(at for at, number in enumerate(of) if pool.order[number] in able) for of in numbers)
             )
-            for place, mask in zip(self._question.whole, option.whole, strict=True)
+        options = (
+            Option(
+                option.whole,
+                tuple(tuple(map(int.__and__, of, mask)) for of, mask in zip(option.fractions, masks, strict=True)),
+            )
+            for option in asked.options
         )
-        return self._engine.choices(self._question.kind.box, self._free, demands, self._held)
+        return replace(asked, options=tuple(options))
 
-    def _divide(self, choice: Choice | None, option: PartOption) -> _Division | None:
-        """Return the best cut beside these whole GPUs, ignoring the damage."""
-        cut = self._best(0 if choice is None else choice.mask, option, self._free)
-        return None if cut is None else _Division(choice, option, cut)
+    def is_exact(self, asked: PartQuestion, state: NodeState) -> bool:
+        """See Places: for pods that need no more than counters, selectors and taints of places."""
+        if not asked.is_exact or sum(self.requests.counts) > MAX_DEVICES:
+            return False
+        # The rules give nothing of a pool that is overdrawn anywhere.
+        return all(amount >= 0 for left in lefts(state.kind.partitions.gpus, state.rest) for amount in left)
 
-    def _order(self, division: _Division) -> tuple[object, ...]:
-        """Return a key that sorts divisions, best first; their whole GPUs have one rank, and they break as many."""
-        fresh = self._fresh_of(division.cut, division.taken)
-        damage = self._damages(self._free & ~division.taken)(fresh) if fresh else ()
+    def on(self, asked: PartQuestion, state: NodeState, held: int) -> NodeParts:
+        """See Places."""
+        return NodeParts(self, asked, state, held)
+
+    def _may_give_more(self, asked: PartQuestion) -> bool:
+        """Whether a request may get a device that is neither a whole GPU nor a part that is cut on demand, or a part
+        where places give it a whole GPU."""
         return (
-            damage,
-            division.cut.key,
-            division.cut.picks,
-            () if division.whole is None else ordinals_of(division.whole.mask),
+            asked.has_either
+            or asked.kind.partitions.has_more
+            or len(asked.fractions) + len(asked.whole) < len(self.requests.counts)
         )
 
-    def _placement(self, division: _Division) -> PartPlacement:
-        fresh = self._fresh_of(division.cut, division.taken)
-        rank = self.rank(self._node_rank(division.whole, fresh), fresh.bit_count(), division.cut.key)
-        return PartPlacement(division.whole, self._dealt(division.cut), rank)
+    def never(self, selectors: Selectors) -> str:
+        """Say why no GPU of the cluster can ever be cut into what the pod asks for; "" if one can, or if no request
+        visibly asks for parts. Cost: O(kinds of nodes × places)."""
+        kinds = [kind for kind in self._inventory.buckets if kind.partitions.gpus]
+        for place, chosen in enumerate(self._chosen):
+            of_class = chosen.demand.device_class.selectors
+            if place in self.elsewhere or not of_class:
+                continue
+            if any(self.answers.of_kind(kind).of_request[place] for kind in self._inventory.buckets):
+                continue
+            profiles = {
+                cut.profile
+                for kind in kinds
+                for one in kind.partitions.gpus
+                for cut, device in zip(one.geometry.places, one.devices, strict=True)
+                if all(selectors.evaluate(each, device) is True for each in of_class)
+            }
+            if profiles:
+                name = chosen.demand.request.name
+                return f"no GPU can be cut into what request {name} selects, but into {', '.join(sorted(profiles))}"
+        if self.elsewhere and not any(self._could_serve(kind) for kind in kinds):
+            parts = sum(self.requests.counts[place] for place in self.elsewhere)
+            what = "the requested part" if parts == 1 else f"the {parts} requested parts"
+            return f"no node has room for {what}, even with all of its GPUs free"
+        return ""
 
-    def _best(self, taken: int, option: PartOption, fresh: int) -> Cut | None:
+    def _could_serve(self, kind: NodeKind) -> bool:
+        """Whether a node of a kind could serve the pod with all of its GPUs free, unless the contrary is proved."""
+        question = self.question(kind)
+        if not question.fractions:
+            return set(range(len(self.requests.counts))) != self.elsewhere
+        state = NodeState(kind, self.answers.of_kind(kind).present)
+        return self._may_give_more(question) or not isinstance(self.bound(state, 0), str)
+
+
+class NodeParts(NodePlaces[PartQuestion]):
+    """The parts on a node in one state."""
+
+    def __init__(self, of_pod: PartPlaces, asked: PartQuestion, state: NodeState, held: int) -> None:
+        super().__init__(of_pod, asked, state, held)
+        counts, self._tables = self._requests.counts, of_pod.tables
+        self._wanted = tuple(sum(counts[asked.fractions[at]] for at in alike) for alike in asked.demands)
+        partitions = asked.kind.partitions.gpus
+        self._gpus = tuple(
+            (0 if one.ordinal is None else 1 << one.ordinal, self._tables.table(one.geometry), left)
+            for one, left in zip(partitions, lefts(partitions, state.rest), strict=True)
+        )
+
+    def may_have_place(self, option: Option) -> bool:
+        """See NodePlaces: parts without a place while no whole GPU is taken have none beside any."""
+        return self._best(0, option, self._free) is not None
+
+    def deals(self, option: Option, whole: Choice | None) -> Iterator[Deal]:
+        """See NodePlaces: the best cut, whatever it damages."""
+        cut = self._best(0 if whole is None else whole.mask, option, self._free)
+        if cut is not None:
+            yield self._deal(option, whole, cut)
+
+    def _deal(self, option: Option, whole: Choice | None, cut: Cut) -> Deal:
+        free = self._free & ~(0 if whole is None else whole.mask)
+        partitions = self._asked.kind.partitions.gpus
+        ordinals = (partitions[gpu].ordinal for gpu, _, _ in cut.picks)
+        fresh = mask_of({one for one in ordinals if one is not None and free >> one & 1})
+        return Deal(whole, option, cut.picks, fresh, (cut.key.loss, cut.key.left))
+
+    def settled(self, deal: Deal) -> Deal:
+        """See NodePlaces."""
+        count = deal.fresh.bit_count()
+        found = self._cut_with_least_damage(deal.taken, deal.option, count) if count else None
+        return deal if found is None else self._deal(deal.option, deal.whole, found)
+
+    def names(self, pool: NodePool, deal: Deal) -> Iterator[tuple[int, str]]:
+        """See NodePlaces: the parts of each demand are divided among its requests, in order."""
+        places, counts = self._asked.fractions, self._requests.counts
+        turns = [iter([at for at in alike for _ in range(counts[places[at]])]) for alike in self._asked.demands]
+        for gpu, at, place in sorted((gpu, next(turns[demand]), place) for gpu, demand, place in deal.picks):
+            yield places[at], pool.order[self._asked.kind.partitions.gpus[gpu].numbers[place]]
+
+    def no_room(self) -> str:
+        """See NodePlaces."""
+        count = sum(self._requests.counts[place] for place in self._asked.fractions)
+        if count == 1:
+            return f"without room on {'an' if self._which else 'a'} {self._which}GPU for the requested part"
+        return f"without room on their {self._which}GPUs for the {count} requested parts"
+
+    def _best(self, taken: int, option: Option, fresh: int) -> Cut | None:
         """Return the best cut beside the taken whole GPUs that breaks no fresh GPUs but these."""
-        if not self._demands:
+        if not self._asked.demands:
             return NOTHING
-        masks = zip(*[option.parts[alike[0]] for alike in self._demands], strict=True)
+        masks = zip(*[option.fractions[alike[0]] for alike in self._asked.demands], strict=True)
         closed = taken | (self._free & ~fresh)
         gpus = tuple(
             [
@@ -224,33 +225,22 @@ class PartPlaces:
                 for (bit, table, left), allowed in zip(self._gpus, masks, strict=True)
             ]
         )
-        found = self._tables.cuts.best(gpus, self._wanted, apart=self._question.apart)
+        found = self._tables.cuts.best(gpus, self._wanted, apart=self._asked.apart)
         self.cut_off |= found.cut_off
         return found.cut
 
-    def _fresh_of(self, cut: Cut, taken: int) -> int:
-        partitions = self._question.kind.partitions.gpus
-        ordinals = (partitions[gpu].ordinal for gpu, _, _ in cut.picks)
-        return mask_of({one for one in ordinals if one is not None and (self._free & ~taken) >> one & 1})
-
-    def _least_damage(self, division: _Division) -> _Division:
-        """Return the best division that breaks as many fresh GPUs: those whose loss does least damage to the rest."""
-        count = _fresh_count(division)
-        found = self._cut_with_least_damage(division.taken, division.option, count) if count else None
-        return division if found is None else division._replace(cut=found)
-
-    def _cut_with_least_damage(self, taken: int, option: PartOption, count: int) -> Cut | None:
+    def _cut_with_least_damage(self, taken: int, option: Option, count: int) -> Cut | None:
         """Return the best cut that breaks `count` fresh GPUs, those whose loss does least damage to the rest."""
         free = self._free & ~taken
-        alike: dict[tuple[PartitionTable, Left, PlaceMasks], int] = {}
+        alike: dict[tuple[PartitionTable, Left, FractionMasks], int] = {}
         for number, (bit, table, left) in enumerate(self._gpus):
-            allowed = tuple([masks[number] for masks in option.parts])
+            allowed = tuple([masks[number] for masks in option.fractions])
             if bit & free and any(allowed):
                 look = table, left, allowed
                 alike[look] = alike.get(look, 0) | bit
         damage_of = self._damages(free)
         # Sets of GPUs that are alike give the same, and of equal cuts the first GPUs are taken.
-        kinds = refined(self._engine.table(self._question.kind.box, self._nothing).twins, list(alike.values()))
+        kinds = refined(self._engine.table(self._box, self._nothing).twins, list(alike.values()))
         sets = islice(representatives(kinds, sum(alike.values()), count), MAX_FRESH_SETS)
         sorted_sets = sorted((damage_of(chosen), ordinals_of(chosen), chosen) for chosen in sets)
         seen: set[tuple[int, ...]] = set()
@@ -265,49 +255,3 @@ class PartPlaces:
             if found:
                 return min(found)
         return None
-
-    def _damages(self, free: int) -> Callable[[int], Damage]:
-        return self._tables.damages(self._engine, self._question.kind.box, self._nothing, free)
-
-    def _dealt(self, cut: Cut) -> Cut:
-        """Return a cut with the parts of each demand divided among its requests, in order."""
-        if len(self._demands) == len(self._question.parts):
-            return cut
-        counts, parts = self._pod_question.counts, self._question.parts
-        turns = [iter([at for at in alike for _ in range(counts[parts[at]])]) for alike in self._demands]
-        return Cut(cut.key, tuple(sorted((gpu, next(turns[demand]), place) for gpu, demand, place in cut.picks)))
-
-    def rank(self, nodes: tuple[int, ...], fresh: int = 0, key: CutKey | None = None) -> int:
-        """Return the rank of a node, given the rank of its whole GPUs: GPUs that are lost to sets count before the
-        position of the pod's one whole GPU, and after the links of several."""
-        is_linked = sum(self._pod_question.counts[place] for place in self._question.whole) > 1
-        told = (*nodes, fresh) if is_linked else (fresh, *nodes)
-        loss, left = (0, 0) if key is None else key[1:]
-        return one_number((*told, loss, left, self._free.bit_count()))
-
-    def _node_rank(self, choice: Choice | None, fresh: int) -> tuple[int, ...]:
-        """Return the part of a node's rank that its whole GPUs decide, including those that the parts break."""
-        box = self._question.kind.box
-        if choice is None and not fresh:
-            return (0,) * len(self._engine.order(self._nothing).node_names)
-        if choice is None:
-            return self._engine.score(box, self._free, fresh, self._nothing, self._held).node_rank()
-        score = choice.score
-        if fresh:
-            lost = self._engine.score(box, self._free, choice.mask | fresh, self._nothing, self._held)
-            score = replace(
-                score,
-                damage_gb_s=lost.damage_gb_s,
-                damage_ring_gb_s=lost.damage_ring_gb_s,
-                damage_levels=lost.damage_levels,
-                taken_gpus=lost.taken_gpus,
-            )
-        return score.node_rank()
-
-
-def _fresh_count(division: _Division) -> int:
-    return division.cut.key.fresh
-
-
-def _rank_of_whole(one: tuple[Choice | None, PartOption]) -> tuple[int, ...]:
-    return () if one[0] is None else one[0].score.rank()

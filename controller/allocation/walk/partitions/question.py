@@ -14,45 +14,27 @@ from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.request import Question
 from dracaena.controller.allocation.state.device_kind import groups
 from dracaena.controller.allocation.state.node_state import NodeKind
-
-PlaceMasks = tuple[int, ...]
-"""For each GPU that is cut on demand a mask of its places."""
+from dracaena.controller.allocation.walk.fractions import FractionMasks, FractionQuestion, Option
 
 
 @dataclass(frozen=True, slots=True)
-class PartOption:
-    """One way to choose the values that requests have to agree on."""
-
-    whole: tuple[int, ...]
-    """For each request that gets whole GPUs a mask of those that it may have."""
-    parts: tuple[PlaceMasks, ...]
-    """For each request that gets parts the places that it may have."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartQuestion:
+class PartQuestion(FractionQuestion):
     """What a pod asks of the nodes of one kind."""
 
-    kind: NodeKind
-    parts: tuple[int, ...]
-    """The places, among the requests whose devices are chosen, of those that get parts here; empty: none does."""
-    whole: tuple[int, ...]
-    """The places of those that get whole GPUs here."""
-    options: tuple[PartOption, ...]
-    apart: bool
+    apart: bool = False
     """Whether no two parts may be of the same GPU (distinctAttribute)."""
     is_exact: bool = False
     """Whether each request gets parts or whole GPUs here, and no constraint is left for the rules to judge."""
     has_either: bool = False
     """Whether a request that gets whole GPUs here may have parts too, so that only the rules know that nothing fits."""
     demands: tuple[tuple[int, ...], ...] = field(init=False)
-    """The places in `parts` of requests that may have the same parts whatever values they agree on: seven requests for
-    one part each are one demand for seven, not 2^7 ways to serve some of them."""
+    """The places in `fractions` of requests that may have the same parts whatever values they agree on: seven requests
+    for one part each are one demand for seven, not 2^7 ways to serve some of them."""
 
     def __post_init__(self) -> None:
-        alike: dict[tuple[PlaceMasks, ...], list[int]] = {}
-        for at in range(len(self.parts)):
-            alike.setdefault(tuple(option.parts[at] for option in self.options), []).append(at)
+        alike: dict[tuple[FractionMasks, ...], list[int]] = {}
+        for at in range(len(self.fractions)):
+            alike.setdefault(tuple(option.fractions[at] for option in self.options), []).append(at)
         object.__setattr__(self, "demands", tuple(map(tuple, alike.values())))
 
 
@@ -63,7 +45,7 @@ def part_question(kind: NodeKind, question: Question, whole_masks: Sequence[int]
     for each.
     """
     if not kind.partitions.gpus:
-        return PartQuestion(kind, (), (), (), apart=False)
+        return PartQuestion(kind, (), (), ())
     masks = {
         place: tuple(_matching(one, question, place, selectors) for one in kind.partitions.gpus)
         for place, whole in enumerate(whole_masks)
@@ -71,7 +53,7 @@ def part_question(kind: NodeKind, question: Question, whole_masks: Sequence[int]
     }
     parts = tuple(place for place, found in masks.items() if any(found))
     whole = tuple(place for place, mask in enumerate(whole_masks) if mask)
-    options = [PartOption(tuple(whole_masks[place] for place in whole), tuple(masks[place] for place in parts))]
+    options = [Option(tuple(whole_masks[place] for place in whole), tuple(masks[place] for place in parts))]
     apart, is_exact = False, len(parts) + len(whole) == len(whole_masks)
     for match in question.matches:
         concerned = set(match.requests)
@@ -121,7 +103,7 @@ def _is_one_a_gpu(kind: NodeKind, attribute: str) -> bool:
     return all(len(values) == 1 for values in every) and len(set().union(*every) - {None}) == len(every)
 
 
-def _agreeing_parts(kind: NodeKind, option: PartOption, at: Sequence[int], attribute: str) -> Iterator[PartOption]:
+def _agreeing_parts(kind: NodeKind, option: Option, at: Sequence[int], attribute: str) -> Iterator[Option]:
     masks: dict[Hashable, list[int]] = {}
     for gpu, one in enumerate(kind.partitions.gpus):
         for number, value in enumerate(_values(one, attribute)):
@@ -129,14 +111,15 @@ def _agreeing_parts(kind: NodeKind, option: PartOption, at: Sequence[int], attri
                 masks.setdefault(value, [0] * len(kind.partitions.gpus))[gpu] |= 1 << number
     for group in masks.values():
         cut = tuple(
-            tuple(map(int.__and__, found, group)) if place in at else found for place, found in enumerate(option.parts)
+            tuple(map(int.__and__, found, group)) if place in at else found
+            for place, found in enumerate(option.fractions)
         )
         if all(any(found) for found in cut):
-            yield PartOption(option.whole, cut)
+            yield Option(option.whole, cut)
 
 
-def _agreeing_gpus(kind: NodeKind, option: PartOption, at: Sequence[int], attribute: str) -> Iterator[PartOption]:
+def _agreeing_gpus(kind: NodeKind, option: Option, at: Sequence[int], attribute: str) -> Iterator[Option]:
     for group in groups(kind.devices, attribute):
         cut = tuple(mask & group if place in at else mask for place, mask in enumerate(option.whole))
         if all(cut):
-            yield PartOption(cut, option.parts)
+            yield Option(cut, option.fractions)

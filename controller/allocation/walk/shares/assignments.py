@@ -58,12 +58,12 @@ class ShareAssignments:
         self,
         question: ShareQuestion,
         demands: Sequence[AmountDemand],
-        masks: Sequence[int],
+        masks: Mapping[int, int],
         in_use: Mapping[int, SharedGpu],
         rules: Mapping[int, SetRule],
         effort: Effort,
     ) -> None:
-        """`demands`: those of the requests that get shares; `masks`: the GPUs that each request of the pod may have;
+        """`demands`: those of the requests that get shares; `masks`: the GPUs that each of them may have;
         `in_use`: GPUs with shares and room, by ordinal; `rules`: which sets requests may have, by place; without a rule
         any set."""
         every = (1 << question.kind.box.gpu_count) - 1

@@ -63,7 +63,7 @@ def shared() -> Case:
     """A GPU with little left, and others that are not shared."""
     page = in_shares(pool_slice("a", FOUR), 48, only=[0], others_have_memory=True)
     held = holding_share("held", "a", device_name(FOUR, 0), {"memory": "43Gi", "cores": "10"}, mode="MPS")
-    return cluster(page, claims=[held]), claim("c", share("gpus", "20Gi"))
+    return cluster(page, claims=[held]), claim("c", share("gpus", "20Gi", count=2))
 
 
 def busy() -> Case:

@@ -11,10 +11,12 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.result import Allocation, commit
-from dracaena.controller.allocation.score import cuts
+from dracaena.controller.allocation.score import choices, cuts
+from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState, claim_holder
-from dracaena.controller.allocation.walk.partitions import places
+from dracaena.controller.allocation.walk import places
+from dracaena.controller.allocation.walk.partitions import places as part_places
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, device_class, holding, machine, node, pod, request
 from support.clusters import SMALL, SWITCHED
@@ -110,7 +112,7 @@ def test_no_damage_is_worked_out_for_gpus_that_need_not_be_broken(monkeypatch: p
     inventory = cluster(used, a=PAIRS)
     asked = claim("c", part("r", "1g.10gb"), part("s", "2g.20gb"))
     asked.spec["devices"]["constraints"] = [{"matchAttribute": f"{DRIVER}/parentUUID"}]
-    monkeypatch.delattr(places.PartTables, "damages")
+    monkeypatch.delattr(Engine, "damages")
     found = Allocator().allocate(inventory, pod("pod", "c"), [asked])
     assert isinstance(found, Allocation)
     assert {result.device for result in found.claims[0].results} == {
@@ -239,7 +241,7 @@ def test_sets_of_fresh_gpus_are_charged_as_they_are_scored_and_the_next_try_goes
         tries += 1
         assert tries < 6, found
     # Of each pair none, one or both: 266 sets. Each is worth its steps, and none is scored twice.
-    assert tries == 266 * places.DAMAGE_STEPS // most
+    assert tries == 266 * choices.DAMAGE_STEPS // most
 
 
 def _within(allocator: Allocator, inventory: Inventory, asked: ResourceClaim, most: int) -> object:
@@ -292,7 +294,7 @@ def test_a_node_is_asked_where_sets_of_whole_gpus_were_left_out(monkeypatch: pyt
 
 def test_tables_of_many_geometries_are_forgotten_and_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices that are made up may have any number; what is chosen does not depend on what is remembered."""
-    monkeypatch.setattr(places, "MOST_TABLES", 1)
+    monkeypatch.setattr(part_places, "MOST_TABLES", 1)
     allocator = Allocator()
     for _ in range(2):
         inventory = make_inventory(

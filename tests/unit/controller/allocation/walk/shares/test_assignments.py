@@ -155,10 +155,9 @@ class RandomNode:
             )
             for place, one in enumerate(self.pod)
         ]
-        counts = [one.count for one in self.pod]
-        asked = share_question(self.state.kind, self.policies, counts, self.masks, demands, fractional=True)
+        asked = share_question(self.state.kind, self.masks, demands, fractional=True)
         in_use = {one.ordinal: one for one in self.state.shares}
-        ways = ShareAssignments(asked, demands, asked.masks, in_use, self.rules, Effort())
+        ways = ShareAssignments(asked, demands, dict(enumerate(asked.masks)), in_use, self.rules, Effort())
         told = [tuple(mask for _, mask in way.parts) for way in ways.all(self.state.free)]
         assert not ways.cut_off
         return told

@@ -14,8 +14,8 @@ from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.size_demand import SizeDemand
+from dracaena.controller.allocation.walk.places import NodePlaces, Places
 from dracaena.controller.allocation.walk.shares.assignments import ShareAssignments
-from dracaena.controller.allocation.walk.shares.places import SharePlaces
 from support.allocation import (
     pod,
 )
@@ -103,12 +103,15 @@ def _no_room(ways: ShareAssignments, free: int) -> bool:
     return ROOM(ways, free) and len(ways._demands) < 2
 
 
-def _no_damage(places: SharePlaces, dealt: Any) -> tuple[int, ...]:
+def _no_damage(places: NodePlaces[Any], deal: Any) -> tuple[int, ...]:
     return ()
 
 
-def _nodes_by_links_alone(places: SharePlaces, nodes: Any, fresh: int = 0, wasted: int = 0, left: Any = (0, 0)) -> int:
-    return RANK(places, nodes, 0, 0, left)
+def _nodes_by_links_alone(
+    places: Places[Any], asked: Any, nodes: Any, free: int, broken: Any = (0, 0), left: Any = (0, 0)
+) -> int:
+    wasted = sum(places.requests.counts[at] for at in places.elsewhere if at not in asked.fractions)
+    return RANK(places, asked, nodes, free, (-wasted, -asked.wasted), left)
 
 
 def _no_place_without_the_capacity(ways: ShareAssignments, name: str, free: int, ordinal: int) -> Any:
@@ -119,7 +122,7 @@ def _no_place_without_the_capacity(ways: ShareAssignments, name: str, free: int,
 
 LEFT = ShareAssignments._left_nano
 LEFT_OF, FILLED, ROOM = ShareAssignments.left_of, ShareAssignments._filled, ShareAssignments._has_room
-RANK = SharePlaces.rank
+RANK = Places.rank_of
 
 
 @pytest.mark.search
@@ -129,8 +132,8 @@ RANK = SharePlaces.rank
         (ShareAssignments, "left_of", _roomiest_first),
         (ShareAssignments, "_has_room", _no_room),
         (ShareAssignments, "_left_nano", _no_place_without_the_capacity),
-        (SharePlaces, "_fresh_rank", _no_damage),
-        (SharePlaces, "rank", _nodes_by_links_alone),
+        (NodePlaces, "_damage", _no_damage),
+        (Places, "rank_of", _nodes_by_links_alone),
     ],
 )
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, planted: Any) -> None:
