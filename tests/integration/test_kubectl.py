@@ -20,7 +20,7 @@ from dracaena.demo.apiserver.version import RELEASES
 from dracaena.demo.kube_controller_manager import KubeControllerManager
 from dracaena.process.clock import SystemClock
 from support.kube import client_for
-from support.kubectl_programs import Run, kubectl_of, kubectl_runner
+from support.kubectl_programs import VERSIONS, Run, kubectl_of, kubectl_runner
 
 MANIFEST = """
 apiVersion: v1
@@ -66,7 +66,7 @@ WATCHING = ("--watch", "--request-timeout=5s")
 """To the end of the time-out, which each request before the watch has to keep too, on a busy machine as well."""
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

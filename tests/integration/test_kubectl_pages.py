@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.demo.apiserver.version import RELEASES
 from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.scenario import NODES, WAITING, load_manifests
 from support.embedded_cluster import apply_in_order, wait_settled
-from support.kubectl_programs import kubectl_of
+from support.kubectl_programs import VERSIONS, kubectl_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "demo.md"
@@ -48,7 +47,7 @@ def test_the_page_has_commands() -> None:
     assert sum(line.startswith("kubectl ") for block in blocks() for line in block.splitlines()) >= 30
 
 
-@pytest.mark.parametrize("version", RELEASES)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_each_command_of_the_page_works(version: str, tmp_path: Path) -> None:
     program = kubectl_of(version)
     manifests = load_manifests()

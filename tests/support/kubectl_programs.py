@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from dracaena.demo.apiserver import ApiServer
+from dracaena.demo.apiserver.version import NEWEST, RELEASES
 from e2e.binaries import cache_root
+from support.seeds import sampled
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -21,6 +23,10 @@ LONGEST_S = 60
 
 SHORT_LIVED = {"GOGC": "off", "GOMAXPROCS": "1"}
 """For a process that lives for 50 ms Go's collector and its threads are a fifth of the CPU."""
+
+
+VERSIONS = sampled(sorted(RELEASES, key=lambda version: version != NEWEST), 1, len(RELEASES))
+"""The newest for `make test`, the others for `make test-search`: each command is a process of its own, or two."""
 
 
 def found_kubectl(version: str) -> Path | None:
