@@ -155,7 +155,7 @@ def foreign_config(other: str, driver: str) -> str:
     if other != NVIDIA_DRIVER:
         return text
     instead = f"opaque: {{driver: {driver}, parameters: {{apiVersion: {CONFIG_GROUP}/v1alpha1, kind: GpuConfig, …}}}}"
-    return f"{text}; to share a GPU write `{instead}` and `capacity` in the request, as docs/sharing.md says"
+    return f"{text}; to share a GPU write `{instead}` and `capacity` in the request"
 
 
 def whole_gpu() -> str:

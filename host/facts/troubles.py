@@ -60,45 +60,42 @@ MENDING = {
     TroubleKind.GPU_MISSING: f"on the node: `nvidia-smi -q -i {{subject}}`, {_KERNEL_LOG}; a GPU that is lost needs a "
     "reset (release the driver first) or a restart of the node",
     TroubleKind.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
-    TroubleKind.SHARING_UNCLEAR: "correct `sharing` in the settings of this node (docs/sharing.md); until "
+    TroubleKind.SHARING_UNCLEAR: "correct `sharing` in the settings of this node; until "
     "then the GPUs in question are not shared",
-    TroubleKind.MIG_UNCLEAR: "correct `mig-gpus` in the settings of this node (docs/mig.md); until then the GPUs "
+    TroubleKind.MIG_UNCLEAR: "correct `mig-gpus` in the settings of this node; until then the GPUs "
     "in question are not divided",
     TroubleKind.MIG_TAKEN: "on the node: `nvidia-smi mig -lgi`",
-    TroubleKind.MIG_LAYOUT: "the GPUs stay as they are until that is done (docs/mig.md); on the node: "
-    "`nvidia-smi mig -lgi`",
-    TroubleKind.VGPU_LAYOUT: "the GPUs stay as they are until that is done (docs/vm.md); on the node: "
+    TroubleKind.MIG_LAYOUT: "the GPUs stay as they are until that is done; on the node: `nvidia-smi mig -lgi`",
+    TroubleKind.VGPU_LAYOUT: "the GPUs stay as they are until that is done; on the node: "
     "`nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, `journalctl -u nvidia-vgpu-mgr`",
     TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
     TroubleKind.NVLINKS_DOWN: f"on the node: `nvidia-smi nvlink -s -i {{subject}}`, {_KERNEL_LOG}; links that stay "
     "down need a reset of the GPUs at both ends, or service",
     TroubleKind.SRAM_ERRORS: "on the node: `nvidia-smi -q -d ECC -i {subject}`, then NVIDIA's field diagnosis; the GPU "
     "may have to be replaced",
-    TroubleKind.CONFIDENTIAL_NOT_READY: "attest them, then on the node: `nvidia-smi conf-compute -srs 1` (docs/vm.md)",
+    TroubleKind.CONFIDENTIAL_NOT_READY: "attest them, then on the node: `nvidia-smi conf-compute -srs 1`",
     TroubleKind.CONFIDENTIAL_MODE: "the plugin changes modes where setting cc-mode-tool names NVIDIA's program for it, "
-    "while no pod has a GPU; else let NVIDIA's manager do so (label `nvidia.com/cc.mode`), or correct the label "
-    "(docs/vm.md); on the node: `nvidia-smi conf-compute -q`",
-    TroubleKind.CONFIDENTIAL_CHANGE: "to try again, remove the label and set it again (docs/vm.md); "
+    "while no pod has a GPU; else let NVIDIA's manager do so (label `nvidia.com/cc.mode`), or correct the label; "
+    "on the node: `nvidia-smi conf-compute -q`",
+    TroubleKind.CONFIDENTIAL_CHANGE: "to try again, remove the label and set it again; "
     "on the node: `nvidia-smi conf-compute -q`, `lspci -nnk -d 10de:`",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
     TroubleKind.GPUS_WITHOUT_CLAIM: "claims need none of this: say false there, with the GPU operator by "
-    "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false in toolkit.env (docs/security.md); on the node: "
+    "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false in toolkit.env; on the node: "
     "`grep -rs nvidia-container-runtime /etc/containerd /etc/crio`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
-    "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
+    "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices`",
     TroubleKind.HOST_PROCESSES: "the chart sets `hostPID: true` where settings say passthrough=onDemand; set it in the "
-    "plugin's DaemonSet if that is deployed in another way (docs/vm.md)",
+    "plugin's DaemonSet if that is deployed in another way",
     TroubleKind.NOT_GIVEN_BACK: "it is tried again every few minutes; on the node: `fuser -v /dev/vfio/*`, "
-    "`dmesg | tail -n 50` (docs/vm.md)",
-    TroubleKind.NOT_RESTORED: "it is tried again every few minutes (docs/sharing.md); on the node: "
-    "`nvidia-smi compute-policy --list`",
+    "`dmesg | tail -n 50`",
+    TroubleKind.NOT_RESTORED: "it is tried again every few minutes; on the node: `nvidia-smi compute-policy --list`",
     TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "
-    "`grep . /sys/bus/pci/devices/*/nvidia/current_vgpu_type` (docs/vm.md)",
+    "`grep . /sys/bus/pci/devices/*/nvidia/current_vgpu_type`",
     TroubleKind.FABRIC_MANAGER: "on the node: `systemctl status nvidia-fabricmanager`, "
-    "`grep -v '^#' /usr/share/nvidia/nvswitch/fabricmanager.cfg` (docs/vm.md)",
-    TroubleKind.FABRIC_PARTITION: "on the node: `nvidia-smi -q | grep -e 'Module Id' -e 'Bus Id'`, `fmpm -l` "
-    "(docs/vm.md)",
+    "`grep -v '^#' /usr/share/nvidia/nvswitch/fabricmanager.cfg`",
+    TroubleKind.FABRIC_PARTITION: "on the node: `nvidia-smi -q | grep -e 'Module Id' -e 'Bus Id'`, `fmpm -l`",
 }
 """What to do; {subject} is what the trouble is about."""
 

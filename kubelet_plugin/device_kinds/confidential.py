@@ -61,7 +61,7 @@ def why_not_ready(gated: GatedDevice, state: ConfidentialState) -> str | None:
     if gated.is_required and state.mode != CC_ON:
         return (
             f"request {gated.request}: GpuConfig requires that {gated.device} computes confidentially (mode on), and "
-            f"{_mode_in_words(gated, state)}: an admin must switch the GPUs of this node to mode on (docs/vm.md), or "
+            f"{_mode_in_words(gated, state)}: an admin must switch the GPUs of this node to mode on, or "
             "the pod must ask for others"
         )
     if state.mode in CC_ENABLED_MODES and not state.ready:

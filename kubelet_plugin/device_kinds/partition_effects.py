@@ -32,9 +32,7 @@ def partition_effects(devices: Sequence[PreparedDevice], pool: PublishedPool) ->
     alone: list[tuple[int, PreparedDevice]] = []
     for device, module in zip(needing, modules, strict=True):
         if module is None:
-            return CannotEnforce(
-                f"it is not known which Fabric Manager partitions {device.physical_gpu} is in (docs/vm.md)"
-            )
+            return CannotEnforce(f"it is not known which Fabric Manager partitions {device.physical_gpu} is in")
         if _has_all(device, pool):
             whole[module] = device
         else:

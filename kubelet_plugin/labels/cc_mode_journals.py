@@ -65,7 +65,7 @@ class CcModeJournals:
         if journal.change is not None:
             return (
                 "the mode of confidential computing of this node's GPUs is being changed, and no claim gets one of "
-                "them before that is done (docs/vm.md): kubelet asks again"
+                "them before that is done: kubelet asks again"
             )
         if journal.asking:
             return "this node's GPUs are being asked which mode they are in, which takes seconds: kubelet asks again"

@@ -50,7 +50,7 @@ def fitted_to_pods(plan: PreparedClaim, pods: Sequence[Pod], runtimes: GuestRunt
         return (
             f"{where}, in which there is no NVIDIA driver of this node: request {of_host[0].request} has "
             f"{of_host[0].device}; ask for a GPU for virtual machines (class vfio.<driver name>) or a vGPU (class "
-            "vgpu.<driver name>, docs/vm.md), or leave out runtimeClassName"
+            "vgpu.<driver name>), or leave out runtimeClassName"
         )
     other = next((pod for pod in pods if pod not in guests), None)
     if other is not None:

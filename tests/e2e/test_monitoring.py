@@ -87,7 +87,7 @@ def test_prometheus_scrapes_all_three_and_finds_what_alerts_and_dashboards_ask_f
 
     found = eventually(used, "the pod's use is told", within_s=SCRAPED_S)
     assert [(labels["namespace"], labels["container"], value) for labels, value in found] == [("default", "main", 0.4)]
-    beside = "DracaenaPodsWaitBesideFreeGpus"
+    beside = "DracaenaPodsWaitNextToFreeGpus"
     eventually(lambda: beside in server.firing(), f"{beside} fires", within_s=SCRAPED_S)
     series = asked_for([*_alerts(), *_panels()]) - only_sometimes()
     with suppress(NotYetError):  # the last of them came with the pod, and perhaps not all in one scrape

@@ -178,6 +178,7 @@ NOT_RUN_HERE = {
         "--set monitoring.dashboard.enabled=true"
     ): "needs the kinds of Prometheus' operator, which are not here; tests/unit/chart/test_render.py renders it",
     'curl -H "Authorization: Bearer $TOKEN"': _SPOKEN_OF,
+    "curl https://POD:8080/metrics": "names a pod of the reader's; test_web_config.py asks one",
     "dracaena controller --page-address 127.0.0.1:8082": "tests/integration/test_page.py runs it until it is stopped",
     "dracaena simulate --what-fits": _SPOKEN_OF,
     "journalctl -u kubelet": "asks systemd, under which no kubelet of these tests runs",
@@ -190,7 +191,6 @@ NOT_RUN_HERE = {
     "nvidia-smi -i GPU -mig 1": _DRIVER,
     "nvidia-smi mig -lgi": _DRIVER,
     "nvidia-smi -mig": _DRIVER,
-    "nvidia-smi -pm": _DRIVER,
     "kubectl apply -f deploy/examples/linked-gpus/pod.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/one-gpu/pod.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/selectors/pod.yaml": _EXAMPLE,
@@ -198,6 +198,7 @@ NOT_RUN_HERE = {
     "kubectl apply -f deploy/examples/shared-containers/pod.yaml": _EXAMPLE,
     "kubectl cordon NODE": _TAKES_THE_NODE,
     "kubectl create token": _SPOKEN_OF,
+    "kubectl describe": _SPOKEN_OF,
     "kubectl describe pod one-gpu": "test_documents.py types it",
     "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data": _TAKES_THE_NODE,
     "kubectl label node NODE <driver>/release-driver-": _LETS_GO,
@@ -224,6 +225,7 @@ NOT_RUN_HERE = {
     "pip wheel --no-deps --wheel-dir dist .": _INSTALLS,
     "pip install '.[demo]'": _INSTALLS,
     "nvidia-smi --gpu-reset": _DRIVER,
+    "nvidia-smi --gpu-reset -i GPU": _DRIVER,
     "skopeo inspect --format '{{.Digest}}' docker://docker.io/library/python:3.13-slim-trixie": (
         "asks a registry of images, which these tests do not have"
     ),

@@ -1,4 +1,4 @@
-"""The commands of docs/install.md and of the README's section on installing, word for word.
+"""The commands of the pages to install, upgrade and uninstall, and those of the README's section on installing.
 
 They are typed by an admin with helm and kubectl on PATH.
 
@@ -16,13 +16,13 @@ from e2e.install.seen import allocated, wait_pods
 from e2e.installation import REPOSITORY
 from e2e.waiting import eventually
 
-PAGE = REPOSITORY / "docs" / "install.md"
+DOCS = REPOSITORY / "docs"
 README = REPOSITORY / "README.md"
 
 WITH_VALUES = ("helm install ", "helm upgrade ")
 
 
-def blocks(section: str, page: Path = PAGE) -> list[list[str]]:
+def blocks(section: str, page: Path) -> list[list[str]]:
     """Return the command lines of each block of a section, without comments."""
     text = re.split(r"(?m)^## ", page.read_text(encoding="utf-8"))
     (body,) = [part for part in text if part.startswith(f"{section}\n")]
@@ -58,20 +58,20 @@ def test_the_readme_installs_and_gives_a_pod_its_gpu(bare: ChartCluster) -> None
     bare.ensure_uninstalled()
 
 
-def test_commands_of_the_install_page_work_as_they_are(bare: ChartCluster) -> None:
+def test_commands_of_the_pages_to_install_upgrade_and_uninstall_work_as_they_are(bare: ChartCluster) -> None:
     bare.ensure_uninstalled()
     values = bare.values_file()
-    install, example = blocks("Install")
+    install, example = blocks("Install", DOCS / "install.md")
     printed = [typed(bare, line, values) for line in install]
     assert "gpu.dracaena.dev" in printed[-1]
     printed = [typed(bare, line, values) for line in example]
     assert "one-gpu" in printed[-1]
     wait_pods(bare, "default", "Running")
-    for block in blocks("Upgrade"):
+    for block in blocks("Upgrade", DOCS / "upgrade.md"):
         for line in block:
             typed(bare, line, values)
     end_example(bare)
-    for block in blocks("Uninstall"):
+    for block in blocks("Uninstall", DOCS / "uninstall.md"):
         for line in block:
             typed(bare, line, values)
     assert not bare.is_installed()

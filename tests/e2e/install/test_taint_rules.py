@@ -18,7 +18,7 @@ from e2e.kubernetes import TAINT_RULES, TAINT_RULES_API, TAINT_RULES_GATE
 from e2e.pods import CLAIMS, PODS, Pod, claim_spec, create_claim, wait_event
 from e2e.waiting import eventually
 
-PAGE = REPOSITORY / "docs" / "troubleshooting.md"
+PAGE = REPOSITORY / "docs" / "take-out-of-use.md"
 
 SEEN_S = 20.0
 """Rules come by a watch of their own: until it has shown a new one, a pod may still get its GPU. One pod takes 3 s."""

@@ -19,7 +19,7 @@ from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
 from support.page_cluster import node_divided_on_demand, page_cluster
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "migration.md"
+PAGE = ROOT / "docs" / "migrate.md"
 CLASSES = ROOT / "deploy" / "deviceclasses"
 DRIVER = "gpu.dracaena.dev"
 

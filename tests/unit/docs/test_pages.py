@@ -20,6 +20,7 @@ from dracaena.api.decision import part_in_words
 from dracaena.api.gpu_quota import QuotaItem, read_quota
 from dracaena.cli.main import build_parser, main
 from dracaena.controller.allocation.score.order import PARTS
+from dracaena.host.facts.troubles import TroubleKind
 from dracaena.kubelet_plugin.discovery.mig.layouts import read_layouts
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import read_vgpu_layouts
 from support.page_cluster import NODES, page_cluster
@@ -259,6 +260,12 @@ def test_the_page_about_scores_lists_every_part_with_its_words() -> None:
     page = (ROOT / "docs" / "reference" / "score.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
     assert rows == [(name, part_in_words(name)) for name in PARTS]
+
+
+def test_the_page_about_events_has_each_trouble_of_a_node() -> None:
+    text = (ROOT / "docs" / "reference" / "events.md").read_text(encoding="utf-8")
+    table = text.partition("| what happens to the devices |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(kind.value for kind in TroubleKind)
 
 
 def test_the_page_about_attributes_lists_every_one_of_our_domain() -> None:

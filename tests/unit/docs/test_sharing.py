@@ -19,6 +19,7 @@ from support.page_cluster import page_cluster
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "sharing.md").read_text(encoding="utf-8")
+MIGRATION = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
 USERS_PAGE = (ROOT / "docs" / "part-of-a-gpu.md").read_text(encoding="utf-8")
 CLASSES = ROOT / "deploy" / "deviceclasses"
 VALUES = ROOT / "deploy" / "helm" / "dracaena" / "values.yaml"
@@ -129,7 +130,7 @@ def test_two_requests_get_two_shares_of_one_gpu_by_constraint(
     assert len(set(answer.devices)) == 1
 
 
-@pytest.mark.parametrize("row", table("Moving from another system"), ids=lambda row: row[1])
+@pytest.mark.parametrize("row", table("Shares of other systems", MIGRATION), ids=lambda row: row[1])
 def test_a_request_of_another_system_gets_the_same_here(
     row: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

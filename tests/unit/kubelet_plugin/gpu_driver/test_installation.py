@@ -331,7 +331,7 @@ def test_a_toolkit_that_gives_gpus_without_a_claim_is_told_until_it_is_closed(tm
     (trouble,) = told[-1]
     assert reasons(told) == ["GpusWithoutClaim"]
     assert "a RuntimeClass with handler nvidia gets the GPUs that it names" in trouble.text
-    assert "docs/security.md" in trouble.advice
+    assert "toolkit.env" in trouble.advice
     closed = b"accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
     put(tmp_path, "host/etc/nvidia-container-runtime/config.toml", closed)
     installation.fault()
