@@ -11,10 +11,9 @@ import structlog
 from dracaena.api.errors import DracaenaError, PermanentError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
-from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.ports import ClaimFailure
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
-from dracaena.process.clock import Clock
 
 T = TypeVar("T")
 
@@ -30,10 +29,9 @@ log = structlog.get_logger()
 class ClaimCalls:
     """Answers kubelet. Safe from many threads."""
 
-    def __init__(self, state: DeviceState, clock: Clock, metrics: PluginMetrics) -> None:
+    def __init__(self, context: NodeContext, state: DeviceState) -> None:
         self._state = state
-        self._clock = clock
-        self._metrics = metrics
+        self._clock, self._metrics = context.clock, context.metrics
         self._calls = itertools.count(1)
 
     def prepare_claims(

@@ -6,27 +6,20 @@ were attested, and comes up in whatever mode the hardware is in by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import pci_bus_id_in
-from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.device_kinds.confidential import gated_devices, why_not_ready
-from dracaena.kubelet_plugin.device_kinds.plan import DecodeConfig
+from dracaena.kubelet_plugin.device_kinds.confidential import why_not_ready
+from dracaena.kubelet_plugin.device_kinds.plan import GatedDevice
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState, state_by_labels
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.ports import ReadPool
 
 ASK_DEADLINE_S = 10.0
 """Longest wait for the driver: it answers within microseconds, but may be busy with a reading of the node."""
-
-
-RefuseUnready = Callable[[ResourceClaim], None]
-"""Checks that all GPUs of an allocated claim can be given to containers now. Raises DracaenaError if one cannot; may
-wait for the driver, so call it without a lock."""
 
 
 class NotConfidentialError(TemporaryError):
@@ -42,16 +35,12 @@ class ConfidentialSource(Protocol):
 
 
 class ConfidentialGate:
-    """Checks a claim before it is first prepared. Call from any thread, without the node's lock; keeps no state.
-
-    If the claim does not require it and none of its GPUs computes confidentially, the driver is not asked and the check
-    costs microseconds.
+    """Checks devices before a claim is first prepared. Call from any thread, without the node's lock; keeps no
+    state.
     """
 
     def __init__(
         self,
-        read_pool: ReadPool,
-        decode_config: DecodeConfig,
         read_state: Callable[[], ConfidentialState],
         labels: Callable[[], Mapping[str, str]] = dict,
         guest_modes: Callable[[], Mapping[str, str]] = dict,
@@ -59,19 +48,14 @@ class ConfidentialGate:
         """`read_state` asks the driver, `labels` returns those of the Node, `guest_modes` what this plugin knows of the
         modes of GPUs for virtual machines, by PCI address.
         """
-        self._read_pool = read_pool
-        self._decode_config = decode_config
         self._read_state = read_state
         self._labels = labels
         self._guest_modes = guest_modes
 
-    def refuse(self, claim: ResourceClaim) -> None:
-        """Raise NotConfidentialError, with all reasons, if a GPU of the claim cannot be given to containers now; other
-        DracaenaErrors if the driver cannot be asked or was never read.
+    def refuse(self, gated: Sequence[GatedDevice]) -> None:
+        """Raise NotConfidentialError, with all reasons, if one cannot be given to containers now; other DracaenaErrors
+        if the driver cannot be asked. May wait for it.
         """
-        gated = gated_devices(claim, self._read_pool(), self._decode_config)
-        if not gated:
-            return
         of_guest = self._states_of_guests()
         of_driver = ConfidentialState() if all(each.is_passthrough for each in gated) else self._read_state()
         states = (of_guest(each.device) if each.is_passthrough else of_driver for each in gated)
@@ -112,4 +96,4 @@ def confidential_gate(
         return ConfidentialState(modes.pop() if len(modes) == 1 else None, ready=True)
 
     read_state = of_recording if source is None else by_driver
-    return ConfidentialGate(read_pool, decode_config, read_state, labels, guest_modes)
+    return ConfidentialGate(read_state, labels, guest_modes)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -33,7 +33,6 @@ import structlog
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.claims.confidential_gate import RefuseUnready
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError, LastGuard, refuse_other_allocation
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.claims.unprepares import Unprepares
@@ -41,16 +40,17 @@ from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.mig_place import with_made
 from dracaena.kubelet_plugin.device_kinds.moved_devices import Followed, follow, with_former
 from dracaena.kubelet_plugin.device_kinds.mps_effect import with_shares
-from dracaena.kubelet_plugin.device_kinds.plan import DecodeConfig, Refusal, allocated_claim, plan_claim
+from dracaena.kubelet_plugin.device_kinds.plan import Refusal, allocated_claim, plan_claim
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, LeftS
+from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, ReadPool
+from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectPendingError, ReadPool
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
+from dracaena.kubelet_plugin.prepare.reports.device_metadata import claim_metadata
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
-from dracaena.kubelet_plugin.store.claims import NodeClaims
 
 _PLAIN_UID = re.compile("[A-Za-z0-9-]{1,63}")
 """UIDs name our files."""
@@ -89,35 +89,26 @@ class DeviceState:
 
     def __init__(
         self,
+        context: NodeContext,
         *,
-        driver: str,
         read_pool: ReadPool,
-        decode_config: DecodeConfig,
-        api: ClaimReader,
-        claims: NodeClaims,
         files: ClaimFiles,
         claim_reconciler: ClaimReconciler,
         guard: LastGuard,
         reporter: PodDevicesReporter,
-        unprepares: Unprepares,
         effects: ClaimEffects,
         kind_of: KindOf = kind_of,
-        refuse_unready: RefuseUnready = lambda _claim: None,
     ) -> None:
-        self._driver = driver
+        self._driver, self._api, self._claims, self._clock = context.driver, context.api, context.claims, context.clock
+        self.unprepares = Unprepares(context.clock)
         self._read_pool = read_pool
-        self._decode_config = decode_config
-        self._api = api
-        self._claims = claims
         self._files = files
         self._metadata = files.metadata
         self._claim_reconciler = claim_reconciler
         self._guard = guard
         self._reporter = reporter
-        self._unprepares = unprepares
         self._effects = effects
         self._kind_of = kind_of
-        self._refuse_unready = refuse_unready
 
     def prepare(self, reference: ClaimReference, *, within_s: float = 0.0, resumes: bool = False) -> PreparedClaim:
         """Make a claim's devices ready for containers and return them; a prepared claim gets the same answer again.
@@ -129,16 +120,17 @@ class DeviceState:
         ClaimGoneError if kubelet has unprepared it meanwhile, since it would not unprepare it a second time.
         """
         _check_uid(reference)
-        deadline_s, settle_by_s = self._unprepares.deadline_s(within_s), self._unprepares.deadline_s(SETTLE_S)
+        began_s = self._clock.monotonic()
+        deadline_s, settle_by_s = began_s + within_s, began_s + SETTLE_S
         while True:
-            torn_down = self._unprepares.count()
+            torn_down = self.unprepares.count
             try:
                 return self._prepare_once(reference, deadline_s, settle_by_s, resumes=resumes)
             except DeviceHeldError as error:
                 # If no known pod uses the holder, kubelet is about to unprepare it. Otherwise waiting does not help.
                 if error.outlasts(self._reporter.in_use):
                     raise
-                if not self._unprepares.wait(torn_down, deadline_s):
+                if not self.unprepares.wait(torn_down, deadline_s):
                     raise
                 log.debug("waited for a device that was held", claim=str(reference), held=str(error))
 
@@ -151,7 +143,7 @@ class DeviceState:
             return prepared
         # The API is read without the lock: a slow server must not hold up the other claims of the node.
         claim = self._api.read_claim(reference)
-        self._refuse_unready(claim)  # for the same reason, without the lock: the driver may hang
+        self._guard.refuse_unready(claim, self._read_pool())  # for the same reason, without the lock: it may hang
         self._reporter.learn_consumers(claim)
         with self._claims.hold():
             prepared = self._already_prepared(reference.uid)
@@ -189,10 +181,11 @@ class DeviceState:
             if settled:
                 self._take_back(uid)
         if not settled:
-            left_s = self._unprepares.countdown(self._unprepares.deadline_s(SETTLE_S))
-            with self._effects.hold(uid, self._unprepares.countdown(self._unprepares.deadline_s(UNPREPARE_WAIT_S))):
+            now_s = self._clock.monotonic()
+            left_s = self._countdown(now_s + SETTLE_S)
+            with self._effects.hold(uid, self._countdown(now_s + UNPREPARE_WAIT_S)):
                 self._undo_effects(uid, left_s, even_if_in_use=even_if_in_use)
-        self._unprepares.note()
+        self.unprepares.note()
         self._reporter.changed()
 
     def _already_prepared(self, uid: ClaimUid) -> PreparedClaim | None:
@@ -233,16 +226,17 @@ class DeviceState:
         self._claim_reconciler.reconcile(pool)
         known = self._claims.of(uid)
         # Its containers may run if anything but a checkpoint shows that it was here.
-        lost = known is None and self._claims.spec_is_seen(uid)
+        lost = known is None and self._claims.has_spec(uid)
+        earlier = self._earlier(uid, known, lost=lost)
         try:
-            plan = self._plan(claim, pool)
+            plan = self._plan(claim, pool, earlier)
         except DracaenaError as error:
             # A container may run with the devices of an earlier call, whose spec may no longer be right.
             if lost or self._claims.may_be_in_use(uid):
-                self._hold(claim, pool, str(error))
+                self._hold(claim, pool, earlier, str(error))
             raise
-        lost |= known is None and self._effects.are_recorded(plan)
-        fresh = not lost and not isinstance(known, Broken) and self._claims.current_of(uid) is None
+        lost |= known is None and bool(plan.effects) and self._effects.are_recorded(plan)
+        fresh = not lost and (known is None or self._is_of_earlier_boot(known))
         try:
             started = self._claims.start(plan, lost=lost)
             if not started.prepared.effects:
@@ -268,8 +262,8 @@ class DeviceState:
         gives the same answer as that one, and never rolls it back. If the GPUs cannot be acquired, the journal stays as
         it is: the call that has them may be working for this claim.
         """
-        uid, left_s = begun.prepared.claim.uid, self._unprepares.countdown(settle_by_s)
-        with self._effects.hold(uid, self._unprepares.countdown(deadline_s)):
+        uid, left_s = begun.prepared.claim.uid, self._countdown(settle_by_s)
+        with self._effects.hold(uid, self._countdown(deadline_s)):
             with self._claims.hold():
                 known = self._prepared_in_this_boot(uid)
             if known is not None and known.state is State.DONE:
@@ -326,22 +320,23 @@ class DeviceState:
         with self._claims.hold():
             self._take_back(uid)
 
-    def _plan(self, claim: ResourceClaim, pool: PublishedPool) -> PreparedClaim:
+    def _plan(self, claim: ResourceClaim, pool: PublishedPool, earlier: Sequence[PreparedDevice]) -> PreparedClaim:
         """Return what to prepare. Raises DracaenaError if the claim, or a holder of its devices, does not allow it."""
-        plan = plan_claim(claim, pool, self._decode_config, self._kind_of)
+        plan = plan_claim(claim, pool, self._kind_of)
         if isinstance(plan, Refusal):
             raise PrepareError(str(plan))
         self._guard.refuse_stale(plan)
-        plan = with_former(self._metadata.wanted(plan, claim), self._earlier(plan.claim.uid))
+        if self._metadata.is_wanted:
+            plan = dataclasses.replace(plan, metadata=claim_metadata(claim))
+        plan = with_former(plan, earlier) if earlier else plan
         self._guard.refuse_held(plan, pool)
         fitted = self._guard.fitted(plan, self._reporter.consumers_of(plan))
         if isinstance(fitted, str):
             raise PrepareError(fitted)
         return fitted
 
-    def _hold(self, claim: ResourceClaim, pool: PublishedPool, reason: str) -> None:
+    def _hold(self, claim: ResourceClaim, pool: PublishedPool, earlier: Sequence[PreparedDevice], reason: str) -> None:
         """Set aside a claim that may have been answered and cannot be prepared as it is: its pod may run."""
-        earlier = self._earlier(ClaimUid(claim.metadata.uid))
         allocated = allocated_claim(claim, pool, earlier)
         if allocated is None:
             return  # the claim does not say what its devices are: the files of this node still hold them
@@ -357,14 +352,15 @@ class DeviceState:
         self._reporter.changed()
         log.error("claim set aside", claim=str(held.claim), claim_uid=held.claim.uid, reason=reason)
 
-    def _earlier(self, uid: ClaimUid) -> Sequence[PreparedDevice]:
+    def _earlier(self, uid: ClaimUid, known: Checkpoint | Broken | None, *, lost: bool) -> Sequence[PreparedDevice]:
         """Return the devices that containers may have from an earlier preparation in this boot, at former nodes too."""
-        found = self._claims.of(uid)
-        if not isinstance(found, Checkpoint):
-            return self._claims.salvage(found or Broken(uid, "is gone")).devices
-        if found.boot_id != self._claims.boot_id or not found.in_use:
-            return ()
-        return (*found.prepared.devices, *found.prepared.former)
+        if isinstance(known, Checkpoint):
+            is_held = known.in_use and not self._is_of_earlier_boot(known)
+            return (*known.prepared.devices, *known.prepared.former) if is_held else ()
+        return self._claims.salvage(known or Broken(uid, "is gone")).devices if known is not None or lost else ()
+
+    def _is_of_earlier_boot(self, known: Checkpoint | Broken) -> bool:
+        return isinstance(known, Checkpoint) and known.boot_id != self._claims.boot_id
 
     def _undo(self, reference: ClaimReference) -> None:
         """Roll back a first preparation that failed: kubelet got no answer, so no container has its devices."""
@@ -389,6 +385,10 @@ class DeviceState:
             self._metadata.remove(known)
             self._claims.remove(uid)
             log.info("claim unprepared", claim_uid=uid)
+
+    def _countdown(self, until_s: float) -> Callable[[], float]:
+        """Return a function that returns the seconds left until then, 0 once it has passed."""
+        return lambda: max(0.0, until_s - self._clock.monotonic())
 
 
 def _check_uid(reference: ClaimReference) -> None:

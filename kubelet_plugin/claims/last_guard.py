@@ -10,8 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import structlog
 
 from dracaena.api.errors import TemporaryError
+from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.claims.confidential_gate import ConfidentialGate
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.device_kinds.holders import (
     Overdrawn,
@@ -21,6 +23,7 @@ from dracaena.kubelet_plugin.device_kinds.holders import (
     overdrawn,
 )
 from dracaena.kubelet_plugin.device_kinds.moved_devices import held_nodes
+from dracaena.kubelet_plugin.device_kinds.plan import gated_devices
 from dracaena.kubelet_plugin.ports import ReadMinors
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
 from dracaena.kubelet_plugin.prepare.guests import NO_GUESTS, GuestRuntimes, fitted_to_pods
@@ -68,10 +71,11 @@ class LastGuard:
         guest_runtimes: GuestRuntimes = NO_GUESTS,
         refusal: Callable[[], str | None] = lambda: None,
         mps_folders: Callable[[], Collection[str]] = tuple,
+        gate: ConfidentialGate,
     ) -> None:
-        """All are called with the lock held: `changing` returns the GPUs that are not granted now, whole or in part,
-        as device names or PCI addresses; `refusal` returns why no GPU of the node is, None if they are; `mps_folders`
-        returns what containers of shares by MPS see at places of the supervisor's choice.
+        """All but `gate` are called with the lock held: `changing` returns the GPUs that are not granted now, whole or
+        in part, as device names or PCI addresses; `refusal` returns why no GPU of the node is, None if they are;
+        `mps_folders` returns what containers of shares by MPS see at places of the supervisor's choice.
         """
         self._claims = claims
         self._claim_reconciler = claim_reconciler
@@ -80,6 +84,15 @@ class LastGuard:
         self._guest_runtimes = guest_runtimes
         self._refusal = refusal
         self._mps_folders = mps_folders
+        self._gate = gate
+
+    def refuse_unready(self, claim: ResourceClaim, pool: PublishedPool) -> None:
+        """Refuse GPUs that must compute confidentially and do not, or that accept no work yet. The caller does not hold
+        the lock: this may wait for the driver.
+        """
+        gated = gated_devices(claim, pool)
+        if gated:
+            self._gate.refuse(gated)
 
     def refuse_stale(self, prepared: PreparedClaim) -> None:
         """Refuse device nodes that no longer belong to the claim's devices, by what the driver shows without a call.
@@ -116,10 +129,8 @@ class LastGuard:
                     f"{device.device} may disappear with it: delete the pod if it does not start within minutes"
                 )
         others = [*self._claim_reconciler.possible_conflicts(plan, pool)]
-        rebuilt = self._claims.may_be_in_use(plan.claim.uid)
         for each, salvaged in self._claims.unsure():
             if each.uid == plan.claim.uid:
-                rebuilt = True
                 continue
             if not salvaged.devices:
                 raise TemporaryError(
@@ -139,8 +150,10 @@ class LastGuard:
         if short:
             _log_held(plan, tuple(holder for each in short for holder in each.holders))
             raise DeviceHeldError(_short(plan, short), overdrawn=short)
-        # Claims that are rebuilt have shared their GPU until now: they would wait for each other for ever.
-        unlike = of_another_mode(plan, self._planned() if rebuilt else others)
+        unlike = of_another_mode(plan, others)
+        if unlike and self._is_rebuilt(plan.claim.uid):
+            # Claims that are rebuilt have shared their GPU until now: they would wait for each other for ever.
+            unlike = of_another_mode(plan, self._planned())
         if unlike:
             text = "; ".join(
                 f"{device} has a share of {holder.claim.told_to(plan.claim)}, and {difference}"
@@ -150,6 +163,9 @@ class LastGuard:
         nodes = held_nodes(plan, others)
         if nodes:
             raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
+
+    def _is_rebuilt(self, uid: ClaimUid) -> bool:
+        return self._claims.may_be_in_use(uid) or any(each.uid == uid for each, _ in self._claims.unsure())
 
     def _planned(self) -> Sequence[PreparedClaim]:
         """Return the claims of which it is known, by their planned effects, how they share their GPUs."""

@@ -16,11 +16,11 @@ from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.device_state import DeviceState, PrepareError, SetAsideError
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler, ClaimTrouble
+from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, ReadPool
+from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectPendingError, ReadPool
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.prepare.reports.podlist import claim_names
-from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 
 log = structlog.get_logger()
@@ -31,11 +31,10 @@ class ClaimRecovery:
 
     def __init__(
         self,
+        context: NodeContext,
         *,
         state: DeviceState,
         read_pool: ReadPool,
-        api: ClaimReader,
-        claims: NodeClaims,
         ledger: Ledger,
         metadata: MetadataFiles,
         claim_reconciler: ClaimReconciler,
@@ -43,8 +42,7 @@ class ClaimRecovery:
     ) -> None:
         self._state = state
         self._read_pool = read_pool
-        self._api = api
-        self._claims = claims
+        self._api, self._claims = context.api, context.claims
         self._ledger = ledger
         self._metadata = metadata
         self._claim_reconciler = claim_reconciler

@@ -22,33 +22,25 @@ them."""
 class Unprepares:
     """Counts the claims that were unprepared. Safe from many threads."""
 
-    def __init__(self, clock: Clock, on_note: Callable[[], None] = lambda: None) -> None:
-        """`on_note` is called after each; it must not block."""
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._on_note = on_note
         self._condition = threading.Condition()
-        self._count = 0
+        self._followers: list[Callable[[], None]] = []
         self._waiting = 0
+        self.count = 0
+        """How many claims were unprepared. Read this before checking whether a device is free."""
+
+    def subscribe(self, follower: Callable[[], None]) -> None:
+        """Have a function called after each; it must not block. Call this before the first."""
+        self._followers.append(follower)
 
     def note(self) -> None:
         """Record that a claim was unprepared."""
         with self._condition:
-            self._count += 1
+            self.count += 1
             self._condition.notify_all()
-        self._on_note()
-
-    def count(self) -> int:
-        """Return how many claims were unprepared. Read this before checking whether a device is free."""
-        with self._condition:
-            return self._count
-
-    def deadline_s(self, within_s: float) -> float:
-        """Return the deadline to pass to wait()."""
-        return self._clock.monotonic() + within_s
-
-    def countdown(self, deadline_s: float) -> Callable[[], float]:
-        """Return a function that returns the seconds left until the deadline, 0 once it has passed."""
-        return lambda: max(0.0, deadline_s - self._clock.monotonic())
+        for follower in self._followers:
+            follower()
 
     def wait(self, seen: int, deadline_s: float) -> bool:
         """Wait for more than `seen` unprepares, at most LOOK_EVERY_S; False: time is up, or too many calls wait."""
@@ -59,7 +51,7 @@ class Unprepares:
             self._waiting += 1
             try:
                 look_at_s = min(deadline_s, now_s + LOOK_EVERY_S)
-                while self._count == seen and (left_s := look_at_s - self._clock.monotonic()) > 0:
+                while self.count == seen and (left_s := look_at_s - self._clock.monotonic()) > 0:
                     self._clock.wait(self._condition, left_s)
             finally:
                 self._waiting -= 1

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY, SHARED_GPU_CAPACITIES
-from dracaena.api.config.v1alpha1 import GpuConfig, Iommu, VfioConfig, merged_iommu, merged_sharing
+from dracaena.api.confidential import CC_ENABLED_MODES
+from dracaena.api.config.v1alpha1 import (
+    NO_SHARING,
+    GpuConfig,
+    Iommu,
+    VfioConfig,
+    decode_config,
+    merged_iommu,
+    merged_sharing,
+)
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
-from dracaena.api.passthrough import pci_bus_id_in
+from dracaena.api.passthrough import DEVICE_PREFIX, pci_bus_id_in
 from dracaena.api.quantity import parse_quantity
 from dracaena.api.resource_objects import (
     AllocationConfig,
@@ -21,7 +28,7 @@ from dracaena.api.resource_objects import (
     DeviceResult,
     ResourceClaim,
 )
-from dracaena.api.vgpu import vgpu_identity_in
+from dracaena.api.vgpu import VGPU_PREFIX, vgpu_identity_in
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, KindOf
 from dracaena.kubelet_plugin.device_kinds.holders import overdrawn
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import for_pods, is_memory_limit
@@ -43,9 +50,6 @@ _SHARE_ID = re.compile("[A-Za-z0-9-]{1,63}")
 
 _Config = tuple[AllocationConfig, GpuConfig | VfioConfig]
 
-DecodeConfig = Callable[[msgspec.Raw], object]
-"""Reads the opaque parameters of one config entry; raises BadInputError naming what is wrong."""
-
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -57,9 +61,7 @@ class Refusal:
         return "; ".join(self.reasons)
 
 
-def plan_claim(
-    claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig, kind_of: KindOf = kind_of
-) -> PreparedClaim | Refusal:
+def plan_claim(claim: ResourceClaim, pool: PublishedPool, kind_of: KindOf = kind_of) -> PreparedClaim | Refusal:
     """Decide what to prepare for a claim as read from the API, and what to change on the node first; never guesses.
 
     A refusal collects all reasons, so that the claim's owner sees them at once.
@@ -71,7 +73,7 @@ def plan_claim(
     results = [result for result in allocation.devices.results if result.driver == pool.driver]
     if not results:
         return Refusal((f"the allocation of claim {reference} holds no device of driver {pool.driver}",))
-    configs, reasons = read_configs(allocation, pool.driver, decode_config)
+    configs, reasons = read_configs(allocation, pool.driver)
     devices: list[PreparedDevice] = []
     for result in results:
         device = _prepared_device(result, pool, kind_of)
@@ -81,40 +83,75 @@ def plan_claim(
             devices.append(device)
     if reasons:
         return Refusal(tuple(reasons))
-    devices = [_opened_as_configured(device, configs) for device in devices]
+    devices = [_opened_as_configured(d, configs) if d.is_passthrough else d for d in devices]
     effects: list[Effect] = []
     for device in (d for d in devices if not d.admin_access):  # admin access changes nothing
-        sharing = merged_sharing(c for c in configs_for(device.request, configs) if isinstance(c, GpuConfig))
+        own = [config for config in configs_for(device.request, configs) if isinstance(config, GpuConfig)]
+        sharing = merged_sharing(own) if own else NO_SHARING
         made = kind_of(device.device, device.share_id).effects(device, reference.uid, pool, sharing)
         if isinstance(made, CannotEnforce):
             reasons.append(f"request {device.request}: {made.reason}")
         else:
             effects += made
-    partitions = partition_effects([d for d in devices if not d.admin_access], pool)
-    if isinstance(partitions, CannotEnforce):
-        reasons.append(partitions.reason)
-    else:
-        effects += partitions  # last: what is bound to VFIO leaves its partition before it is bound back
+    if pool.fabric is not None:
+        partitions = partition_effects([d for d in devices if not d.admin_access], pool)
+        if isinstance(partitions, CannotEnforce):
+            reasons.append(partitions.reason)
+        else:
+            effects += partitions  # last: what is bound to VFIO leaves its partition before it is bound back
     consumers = _consumers(claim)
-    wanted = for_pods(effects, consumers)
-    needed = any(is_memory_limit(effect) and effect.parameters["required"] for effect in effects)
-    if needed and not any(map(is_memory_limit, wanted)):
-        reasons.append(f"claim {reference} is reserved for no pod (status.reservedFor) whose memory could be limited")
-    plan = PreparedClaim(reference, tuple(devices), consumers, effects=wanted)
+    limits = [effect for effect in effects if is_memory_limit(effect)]
+    if limits:
+        effects = [*for_pods(effects, consumers)]
+        if any(limit.parameters["required"] for limit in limits) and not any(map(is_memory_limit, effects)):
+            reasons.append(f"claim {reference} is reserved for no pod (status.reservedFor) whose memory can be limited")
+    plan = PreparedClaim(reference, tuple(devices), consumers, effects=tuple(effects))
     reasons += [f"the allocation of claim {reference} has a wrong count: {each}" for each in overdrawn(plan, (), pool)]
     return Refusal(tuple(reasons)) if reasons else plan
 
 
 def _opened_as_configured(device: PreparedDevice, configs: Sequence[_Config]) -> PreparedDevice:
-    """Return a GPU for a virtual machine with how its launcher opens it; other devices as they are."""
-    if not device.is_passthrough:
-        return device
+    """Return a GPU for a virtual machine with how its launcher opens it."""
     iommu = merged_iommu(c for c in configs_for(device.request, configs) if isinstance(c, VfioConfig))
     return dataclasses.replace(device, iommufd=iommu is Iommu.IOMMUFD)
 
 
 def _consumers(claim: ResourceClaim) -> tuple[PodUid, ...]:
     return tuple(sorted(PodUid(c.uid) for c in claim.status.reserved_for if c.resource == "pods"))
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDevice:
+    """A device whose state must be checked before a claim gets it (device_kinds.confidential)."""
+
+    request: str
+    device: DeviceName
+    is_required: bool
+    """Whether a GpuConfig says that it must compute confidentially."""
+
+    @property
+    def is_passthrough(self) -> bool:
+        """Whether it is a GPU for virtual machines or a vGPU, whose state only the guest's driver knows."""
+        return self.device.startswith((DEVICE_PREFIX, VGPU_PREFIX))
+
+
+def gated_devices(claim: ResourceClaim, pool: PublishedPool) -> tuple[GatedDevice, ...]:
+    """Return the devices to check, in the order of the allocation: those that must compute confidentially, and, while
+    the GPUs of this node do, all that its driver has. Admin access is always allowed: attesting the GPUs needs it.
+    plan_claim() reports what is wrong with a claim.
+    """
+    allocation = claim.status.allocation
+    if allocation is None:
+        return ()
+    configs, _ = read_configs(allocation, pool.driver)
+    is_enabled = any(gpu.cc_mode in CC_ENABLED_MODES for gpu in pool.gpus.values())
+    requiring = [each for each in configs if isinstance(each[1], GpuConfig) and each[1].confidential is not None]
+    found = (
+        GatedDevice(result.request, DeviceName(result.device), bool(configs_for(result.request, requiring)))
+        for result in allocation.devices.results
+        if (requiring or is_enabled) and result.driver == pool.driver and not result.admin_access
+    )
+    return tuple(each for each in found if each.is_required or (is_enabled and not each.is_passthrough))
 
 
 def allocated_claim(
@@ -159,7 +196,11 @@ def _prepared_device(result: DeviceResult, pool: PublishedPool, kind_of: KindOf)
         )
     device = _unseen_device(result)
     kind = kind_of(device.device, device.share_id)
-    problem = kind.obstacle(device.device, pool) or _why_not_seen(device, pool) or _why_not_counted(result)
+    problem = kind.obstacle(device.device, pool)
+    if problem is None and device.admin_access:
+        problem = _why_not_seen(device, pool)
+    elif problem is None and device.share_id is not None:
+        problem = _why_not_counted(device.share_id, result)
     if problem is not None:
         return f"request {result.request}: {problem}"
     return kind.as_read(device, pool)
@@ -168,13 +209,16 @@ def _prepared_device(result: DeviceResult, pool: PublishedPool, kind_of: KindOf)
 def _unseen_device(result: DeviceResult) -> PreparedDevice:
     """Return what a result alone shows about its device."""
     name = DeviceName(result.device)
-    whole, pci_bus_id = name.removeprefix("gpu-"), pci_bus_id_in(name)
-    of_machine = pci_bus_id or vgpu_identity_in(name)
+    if name.startswith("gpu-"):
+        uuid, pci_bus_id = f"GPU-{name.removeprefix('gpu-')}", None
+    else:
+        pci_bus_id = pci_bus_id_in(name)
+        uuid = pci_bus_id or vgpu_identity_in(name) or ""  # a MIG UUID is in no name
     return PreparedDevice(
         request=result.request,
         pool=PoolName(result.pool),
         device=name,
-        uuid=GpuUuid(of_machine or ("" if whole == name else f"GPU-{whole}")),  # a MIG UUID is in no name
+        uuid=GpuUuid(uuid),
         minor=NO_MINOR,
         pci_bus_id=pci_bus_id,
         admin_access=bool(result.admin_access),
@@ -200,8 +244,6 @@ def _why_not_seen(device: PreparedDevice, pool: PublishedPool) -> str | None:
 
     A place does not identify the MIG device there, if any: only the claim that it was made for has its UUID and nodes.
     """
-    if not device.admin_access:
-        return None
     if device.is_passthrough:
         return f"{device.device} is for one virtual machine at a time: whoever can inspect it could also use it"
     if device.device not in pool.mig_places:
@@ -212,25 +254,21 @@ def _why_not_seen(device: PreparedDevice, pool: PublishedPool) -> str | None:
     )
 
 
-def _why_not_counted(result: DeviceResult) -> str | None:
+def _why_not_counted(share_id: str, result: DeviceResult) -> str | None:
     """Return why a share cannot be distinguished from others or counted with them, None if it can."""
-    if result.share_id is None or result.admin_access:
-        return None
-    if _SHARE_ID.fullmatch(result.share_id) is None:
-        return f"shareID {result.share_id[:80]!r} of device {result.device} is invalid: expected a UUID"
+    if _SHARE_ID.fullmatch(share_id) is None:
+        return f"shareID {share_id[:80]!r} of device {result.device} is invalid: expected a UUID"
     amounts = [_consumed(result, capacity) for capacity in SHARED_GPU_CAPACITIES]
     if None not in amounts and all(amount is not None and amount >= 0 for amount in amounts):
         return None
     return (
-        f"the allocation does not say what share {result.share_id} consumes of device {result.device}: "
+        f"the allocation does not say what share {share_id} consumes of device {result.device}: "
         f"consumedCapacity is {dict(result.consumed_capacity)}, expected amounts of "
         f"{' and '.join(SHARED_GPU_CAPACITIES)}"
     )
 
 
-def read_configs(
-    allocation: AllocationResult, driver: str, decode_config: DecodeConfig
-) -> tuple[list[_Config], list[str]]:
+def read_configs(allocation: AllocationResult, driver: str) -> tuple[list[_Config], list[str]]:
     """Return the GpuConfigs and VfioConfigs for our driver, those of classes first, and what is wrong with any opaque
     config for it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -17,7 +18,7 @@ from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import Taint
 from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import CounterSet, Device
-from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
+from dracaena.host.facts.troubles import TroubleKind, trouble
 from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable, counter_pages
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.device_kinds.partition_effects import is_foreign
@@ -33,7 +34,7 @@ from dracaena.kubelet_plugin.discovery.mig.on_demand import (
 from dracaena.kubelet_plugin.discovery.publish.pool import Page
 from dracaena.kubelet_plugin.discovery.publish.sharing import shared_gpus
 from dracaena.kubelet_plugin.discovery.vm.passthrough import divided_by_mig, passthrough_trouble
-from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.node.pool import node_pool, preparable_pages
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
@@ -71,42 +72,51 @@ class DevicesUnknownError(TemporaryError):
     """The machine has not been read yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class PublishingRules:
+    """What the settings say of what is published."""
+
+    tainted: bool
+    """Whether each device gets the taint that keeps kube-scheduler from allocating it."""
+    watched: bool = False
+    """Nothing is published before the first take_taints(): a broken device must not be offered for the second until its
+    health is read."""
+    laid_out: frozenset[str] = frozenset()
+    """Nothing is published before the first withhold() with each of these keys: a GPU that waits for its layout must
+    not be offered when the plugin restarts."""
+    sharing: str = ""
+    mig_gpus: str = ""
+    """Empty unless `mig` is onDemand."""
+
+
 class NodeDevices:
     """Keeps the pool of the last reading. From any thread; never blocks.
 
-    With `watched`, nothing is published before the first take_taints(): a broken device must not be offered for the
-    second until its health is read. With `laid_out`, nothing is published before the first withhold() with each of
-    these keys: a GPU that waits for its layout must not be offered when the plugin restarts. With `guest_modes`, modes
-    of confidential computing are switched by another part of the plugin, which also reports modes that differ.
+    With `guest_modes`, modes of confidential computing are switched by another part of the plugin, which also reports
+    modes that differ.
     """
 
     def __init__(
         self,
+        context: NodeContext,
+        rules: PublishingRules,
         *,
-        driver: str,
-        name: PoolName,
-        tainted: bool,
         publish: Callable[[Sequence[Page]], None],
         waiting_for: Callable[[], str | None],
-        metrics: PluginMetrics,
-        watched: bool = False,
-        laid_out: Collection[str] = (),
-        sharing: str = "",
-        mig_gpus: str = "",
         own_places: Callable[[], Collection[DeviceName]] = tuple,
         made_devices: Callable[[], Mapping[DeviceName, MadeDevice]] = dict,
-        on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
         labels: Callable[[], Mapping[str, str]] = dict,
         guest_modes: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        """`mig_gpus` is empty unless `mig` is onDemand. `own_places` returns where MIG devices of claims may lie,
-        `made_devices` those that must exist. `on_troubles` gets what is wrong at each take(). `labels` returns the
-        Node's labels; `guest_modes`, if modes are switched (see above), those by PCI address.
+        """`own_places` returns where MIG devices of claims may lie, `made_devices` those that must exist. `labels`
+        returns the Node's labels; `guest_modes`, if modes are switched, those by PCI address.
         """
-        self._driver, self._name, self._tainted = driver, name, tainted
-        self._publish, self._waiting_for, self._metrics = publish, waiting_for, metrics
-        self._sharing, self._mig_gpus, self._own_places, self._guest_modes = sharing, mig_gpus, own_places, guest_modes
-        self._made_devices, self._labels, self._on_troubles = made_devices, labels, on_troubles
+        self._driver, self._rules = context.driver, rules
+        self._metrics, self._troubles = context.metrics, context.troubles
+        self._name = PoolName(context.node_name)
+        self._publish, self._waiting_for = publish, waiting_for
+        self._own_places, self._made_devices = own_places, made_devices
+        self._labels, self._guest_modes = labels, guest_modes
         self._first_indices: Mapping[int, str] = {}  # replaced whole, never changed
         # Only for the thread that calls take() and look_again():
         self._machine: Machine | None = None  # the last one, None if none of its GPUs is divided on demand
@@ -116,8 +126,10 @@ class NodeDevices:
         self._read: Machine | None = None  # the last reading that could be published, before _modes are applied
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
-        self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if watched else {}
-        self._withheld: dict[str, frozenset[str] | None] = dict.fromkeys(sorted(laid_out))  # by the key of the taint
+        self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if rules.watched else {}
+        self._withheld: dict[str, frozenset[str] | None] = dict.fromkeys(
+            sorted(rules.laid_out)
+        )  # by the key of the taint
         self._pool: PublishedPool | None = None  # replaced whole, never changed
 
     def pool(self) -> PublishedPool:
@@ -138,7 +150,7 @@ class NodeDevices:
         read, self._modes = machine, self._modes_now()
         machine = with_modes_of_guests(machine, *self._modes)
         self._first_indices = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **self._first_indices}
-        divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
+        divided = divided_gpus(self._rules.mig_gpus, machine, self._first_indices)
         taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
         self._use(machine, divided, taken, self._gone(machine) if divided.uuids else {})
         self._read = read
@@ -152,13 +164,13 @@ class NodeDevices:
     ) -> None:
         self._machine, self._taken = machine if divided.uuids else None, taken
         machine = as_published(machine, divided)
-        shared = shared_gpus(self._sharing, machine, self._first_indices)
+        shared = shared_gpus(self._rules.sharing, machine, self._first_indices)
         for setting, problems in (("sharing", shared.problems), ("mig-gpus", divided.problems)):
             for problem in problems.values():
                 log.error("a setting is unclear", setting=setting, reason=problem)
         handed = machine.handed_on_demand()
         roles = GpuRoles(shared=shared.uuids, divided=divided.uuids, handed=frozenset(handed))
-        pages = allocatable(machine, driver=self._driver, tainted=self._tainted, roles=roles)
+        pages = allocatable(machine, driver=self._driver, tainted=self._rules.tainted, roles=roles)
         pool = node_pool(machine, self._driver, self._name, pages, divided, gone)
         kept, skipped = preparable_pages(pages, pool)
         for device, reason in skipped.items():
@@ -167,7 +179,8 @@ class NodeDevices:
         parents = {gpu_device_name(mig.parent_uuid) for mig in machine.mig_devices}  # handed out in parts
         parents |= set(map(gpu_device_name, divided.uuids - divided.switched))
         parents |= _of_vgpu_manager(machine)
-        self._on_troubles(
+        self._troubles.update(
+            "devices",
             (
                 *(
                     trouble(TroubleKind.DEVICE_SKIPPED, f"device {device} is not published: {reason}", device)
@@ -185,7 +198,7 @@ class NodeDevices:
                 *map(passthrough_trouble, divided_by_mig(machine)),
                 *(() if self._guest_modes is not None else mode_troubles(machine, self._modes[0], self._driver)),
                 *(trouble(TroubleKind.MIG_TAKEN, _TAKEN.format(gpu=uuid), gpu_device_name(uuid)) for uuid in taken),
-            )
+            ),
         )
         with self._lock:
             self._pool = pool  # before it is published, so that an allocation a moment later can be prepared
@@ -204,7 +217,7 @@ class NodeDevices:
         machine = self._machine
         if machine is None:
             return
-        divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
+        divided = divided_gpus(self._rules.mig_gpus, machine, self._first_indices)
         taken, gone = taken_by_others(machine, divided, self._own_places()), self._gone(machine)
         if taken != self._taken or gone != self.pool().vanished:
             self._use(machine, divided, taken, gone)

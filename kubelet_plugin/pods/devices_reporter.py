@@ -21,17 +21,16 @@ import structlog
 
 from dracaena.api.errors import BadInputError, DracaenaError, TemporaryError
 from dracaena.api.machine import Machine
-from dracaena.api.names import ClaimUid, NodeName, PodUid
+from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import HEARTBEAT_S, PODLIST, PodlistEntry, decode_podlist, join_lines, podlist_line
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.kube.reflector import Backoff
-from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.pods.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.pods.devices import PodDevices, PodDevicesCache
 from dracaena.kubelet_plugin.ports import (
     ClaimGoneError,
-    ClaimReader,
     DocumentStore,
     PodAccess,
     PodCache,
@@ -48,9 +47,8 @@ from dracaena.kubelet_plugin.prepare.reports.podlist import (
     same_use,
     with_users,
 )
-from dracaena.kubelet_plugin.store.claims import NodeClaims, with_claim
+from dracaena.kubelet_plugin.store.claims import with_claim
 from dracaena.kubelet_plugin.worker import Worker
-from dracaena.process.clock import Clock
 
 GATHER_S = 0.05
 """Pause between a change and the reconciliation: the answer to kubelet goes first, and bursts of changes are merged."""
@@ -74,34 +72,26 @@ class PodDevicesReporter:
 
     def __init__(
         self,
+        context: NodeContext,
         *,
-        driver: str,
-        node_name: NodeName,
         pods: PodCache,
         access: PodAccess,
-        api: ClaimReader,
-        claims: NodeClaims,
         files: TouchableStore,
-        clock: Clock,
-        metrics: PluginMetrics,
         statuses: DeviceStatuses | None = None,
         gpu_name_format: GpuNameFormat = GpuNameFormat.UUID,
         job_mapping: DocumentStore | None = None,
-        on_prepared: Callable[[Sequence[PreparedClaim]], None] = lambda _prepared: None,
-        rng: random.Random | None = None,
     ) -> None:
-        """`statuses` and `job_mapping` are None if status.devices or files for dcgm-exporter are not wanted.
-        `on_prepared` is called with all prepared claims at each reconciliation, under the lock: it must not block.
-        """
-        self._node_name = node_name
-        self._pods, self._access, self._api = pods, access, api
-        self._claims, self._files, self._statuses = claims, files, statuses
-        self._clock, self._metrics = clock, metrics
+        """`statuses` and `job_mapping` are None if status.devices or files for dcgm-exporter are not wanted."""
+        self._node_name, self._api, self._claims = context.node_name, context.api, context.claims
+        self._clock, self._metrics = context.clock, context.metrics
+        self._pods, self._access, self._files, self._statuses = pods, access, files, statuses
+        clock = context.clock
         self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, at first the start
-        metrics.publishing.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
-        self._pod_devices = PodDevicesCache(driver, gpu_name_format)
-        self._job_mapping, self._on_prepared = job_mapping, on_prepared
-        self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
+        context.metrics.publishing.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
+        self._pod_devices = PodDevicesCache(context.driver, gpu_name_format)
+        self._job_mapping = job_mapping
+        self._followers: list[Callable[[Sequence[PreparedClaim]], None]] = []
+        self._backoff = Backoff(random.Random())  # noqa: S311 - jitter, no secret
         self._recover: Callable[[Sequence[Pod]], bool] | None = None
         self._early: dict[PodUid, tuple[Pod, ClaimUid]] = {}  # read for a claim before the watch had shown them
         self._early_lock = threading.Lock()
@@ -110,6 +100,12 @@ class PodDevicesReporter:
         self._users_known = False
         self._when_users_known: list[Callable[[], None]] = []
         self._worker = Worker("assignments", self._run, clock)
+
+    def subscribe(self, follower: Callable[[Sequence[PreparedClaim]], None]) -> None:
+        """Have a function called with all prepared claims at each reconciliation, under the lock: it must not block.
+        Call this before start().
+        """
+        self._followers.append(follower)
 
     def when_users_known(self, tell: Callable[[], None]) -> None:
         """Have `tell` called when `users_known` becomes true. Call this before start(); `tell` must not block."""
@@ -278,7 +274,8 @@ class PodDevicesReporter:
         with self._claims.hold():
             self._forget_users()
             prepared = self._prepared()
-            self._on_prepared(prepared)
+            for follower in self._followers:
+                follower(prepared)
             self._metrics.claims.prepared.set(len(prepared))
             self._metrics.claims.devices.set(len({device.device for p in prepared for device in p.devices}))
             pod_devices = self._write_podlist(prepared, None)

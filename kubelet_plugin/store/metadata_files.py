@@ -6,20 +6,17 @@ if the setting changes, and files that were written with the setting on are remo
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 import structlog
 
 from dracaena.api.names import ClaimUid
-from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.ports import DocumentStore, ReadPool
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.prepare.reports.device_metadata import (
     Attributes,
-    claim_metadata,
     claim_of_document,
     claim_of_spec_name,
     document,
@@ -48,11 +45,8 @@ class MetadataFiles:
         self._documents = documents
         self._folder = folder
         self._specs = specs
-        self._enabled = enabled
-
-    def wanted(self, prepared: PreparedClaim, claim: ResourceClaim) -> PreparedClaim:
-        """Return the plan, with what the files need if the setting is on."""
-        return dataclasses.replace(prepared, metadata=claim_metadata(claim)) if self._enabled else prepared
+        self.is_wanted = enabled
+        """Whether claims that are prepared from now on get such files."""
 
     def write(self, prepared: PreparedClaim, attributes: Attributes) -> None:
         """Write all files of a claim: each document before what mounts it."""

@@ -18,12 +18,11 @@ from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.claims.reconciler import ClaimTrouble
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
-from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.ports import PodCache
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
 from dracaena.kubelet_plugin.worker import Worker
-from dracaena.process.clock import Clock
 
 LOOK_EVERY_S = 60.0
 """A look when nothing has changed costs some microseconds per claim; pods that come later are told within this time."""
@@ -45,22 +44,17 @@ class DeviceWatch:
 
     def __init__(
         self,
-        *,
+        context: NodeContext,
         recovery: ClaimRecovery,
         pods: PodCache,
-        tell: TellUsers,
-        clock: Clock,
-        metrics: PluginMetrics,
-        rng: random.Random | None = None,
     ) -> None:
+        self._events, self._metrics = context.events, context.metrics
         self._recovery = recovery
         self._pods = pods
-        self._tell = tell
-        self._metrics = metrics
-        self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
+        self._backoff = Backoff(random.Random())  # noqa: S311 - jitter, no secret
         self._told: set[tuple[str, str, str]] = set()  # claim, pod or nothing, text
         self._complaint = ""
-        self._worker = Worker("device-watch", self._run, clock)
+        self._worker = Worker("device-watch", self._run, context.clock)
 
     def start(self) -> None:
         """Begin to look."""
@@ -104,7 +98,7 @@ class DeviceWatch:
         }
         news = [pod for pod in users if (claim.uid, pod.metadata.uid, text) not in self._told]
         if news or (claim.uid, "", text) not in self._told:
-            self._tell(claim, news, reason, text)
+            self._events.warn_users(claim, news, reason, text)
         return knows
 
     def _run(self) -> None:

@@ -35,13 +35,11 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
-from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, KubeletWitness, PodCache
+from dracaena.kubelet_plugin.node.context import NodeContext
+from dracaena.kubelet_plugin.ports import ClaimGoneError, KubeletWitness, PodCache
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
-from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.worker import Worker
-from dracaena.process.clock import Clock
 
 SWEEP_EVERY_S = 300.0
 """Pause between sweeps. Nothing waits for a sweep, and each reads all checkpoints once."""
@@ -64,39 +62,32 @@ class Sweeper:
 
     def __init__(
         self,
+        context: NodeContext,
         *,
         state: DeviceState,
         recovery: ClaimRecovery,
-        api: ClaimReader,
-        claims: NodeClaims,
         pods: PodCache,
         may_be_in_use: Callable[[PreparedClaim], bool],
         kubelet: KubeletWitness,
-        tell: Callable[[str, str], None],
-        clock: Clock,
-        metrics: PluginMetrics,
         unclaimed: Mapping[str, Callable[[], int]] = MappingProxyType({}),
     ) -> None:
-        """`tell` writes a warning on the node: reason, text. `unclaimed` gives back what is left of claims of which
-        nothing else is, by kind; each returns how many there were.
+        """`unclaimed` gives back what is left of claims of which nothing else is, by kind; each returns how many there
+        were.
         """
         self._state = state
         self._recovery = recovery
-        self._api = api
-        self._claims = claims
+        self._api, self._claims, self._events = context.api, context.claims, context.events
+        self._clock, self._metrics = context.clock, context.metrics
         self._pods = pods
         self._may_be_in_use = may_be_in_use
         self._kubelet = kubelet
-        self._tell = tell
-        self._clock = clock
-        self._metrics = metrics
         self._unclaimed = unclaimed
         self._gone_since_s: dict[ClaimUid, float] = {}  # according to the API
         self._unknown_since_s: dict[ClaimUid, float] = {}  # unknown to kubelet as well, throughout _kubelet_run
         self._kubelet_run = ""
         self._said = ""
         self._devices_known = False  # only for the thread that calls take()
-        self._worker = Worker("sweeper", self._run, clock)
+        self._worker = Worker("sweeper", self._run, context.clock)
 
     def start(self) -> None:
         """Begin to sweep, the first time as soon as the pods of this node are known."""
@@ -208,7 +199,7 @@ class Sweeper:
             f"does not say whether their containers have ended: {why}. Start kubelet: it ends them and frees the GPUs"
         )
         log.error("devices stay held until kubelet answers", claim_uids=sorted(self._gone_since_s), reason=why)
-        self._tell(UNHEARD, text)
+        self._events.warn_node(UNHEARD, text)
 
     def _settle_lost(
         self, uids: AbstractSet[ClaimUid], holding: AbstractSet[ClaimUid], pods: Sequence[Pod]

@@ -6,13 +6,12 @@ other, the earlier one gets an inner function that names the later one and is ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, NodeName, PoolName
 from dracaena.api.objects import Node, Pod
@@ -43,7 +42,6 @@ from dracaena.kubelet_plugin.claims.confidential_gate import confidential_gate
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.last_guard import LastGuard
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
-from dracaena.kubelet_plugin.claims.unprepares import Unprepares
 from dracaena.kubelet_plugin.device_kinds.mig_place import made_devices
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
@@ -53,7 +51,7 @@ from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.cache import node_cache
-from dracaena.kubelet_plugin.node.devices import NodeDevices
+from dracaena.kubelet_plugin.node.devices import NodeDevices, PublishingRules
 from dracaena.kubelet_plugin.node.events import NodeEvents
 from dracaena.kubelet_plugin.node.health_monitor import HealthSource, ask_at_once
 from dracaena.kubelet_plugin.node.label_readings import LabelReadings
@@ -69,7 +67,7 @@ from dracaena.kubelet_plugin.pods.transform import kept_pod
 from dracaena.kubelet_plugin.ports import PodCgroups
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.settings import CONTROLLER, LAYOUT, ON_DEMAND, PluginSettings
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
@@ -133,7 +131,7 @@ def build_parts(
     if recorded is not None and gpus.recorded is None:
         gpus.updates.publish(recorded)
     driver, paths = settings.driver_name, node.paths
-    calls = ClaimCalls(claims.state, clock, node.metrics)
+    calls = ClaimCalls(node, claims.state)
     return PluginParts(
         node,
         gpus,
@@ -173,23 +171,27 @@ def _node(
         marks=folders.marks,
     )
     return NodeParts(
-        settings=settings,
+        driver=settings.driver_name,
+        node_name=NodeName(settings.node_name),
         clock=clock,
+        metrics=metrics,
+        api=KubeClaims(client),
+        claims=claims,
+        gpu_lock=GpuLocks(paths.gpu_locks, clock).of,
+        events=events,
+        troubles=troubles,
+        settings=settings,
         paths=paths,
         call_lock=call_lock,
         folders=folders,
-        claims=claims,
         ledger=Ledger(folders.ledger, claims, claims.boot_id),
-        metrics=metrics,
         client=client,
         view=view,
         cache=node_cache(settings.node_name, clock, metrics, view, label_updates, section),
         label_updates=label_updates,
         section=section,
         recorder=recorder,
-        events=events,
         release=release,
-        troubles=troubles,
         installation=installation(settings, release, troubles, sys_root),
     )
 
@@ -233,19 +235,18 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         return made_devices(node.claims.current(), mig.instances.settling())
 
     devices = NodeDevices(
-        driver=settings.driver_name,
-        name=PoolName(settings.node_name),
-        tainted=settings.allocator == CONTROLLER,
+        node,
+        PublishingRules(
+            tainted=settings.allocator == CONTROLLER,
+            watched=watched,
+            laid_out=frozenset(label_keys(node)),
+            sharing=settings.sharing,
+            mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
+        ),
         publish=publisher.set_pages,
         waiting_for=live.ready if live is not None else lambda: None,
-        metrics=node.metrics,
-        watched=watched,
-        laid_out=label_keys(node),
-        sharing=settings.sharing,
-        mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
         own_places=tuple if mig is None else mig.instances.places,
         made_devices=made,
-        on_troubles=partial(node.troubles.update, "devices"),
         labels=node.labels,
         guest_modes=None if cc_modes is None else cc_modes.modes,
     )
@@ -314,22 +315,15 @@ def _live_machine(
 
 def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     limits: PodLimits | None = None
-    late_pods: LatePods
-
-    def follow_pods(prepared: Sequence[PreparedClaim]) -> None:
-        late_pods.follow(prepared)
-        if limits is not None:
-            limits.follow(prepared)
-
-    pods, reporter = _pods(node, follow_pods)
+    pods, reporter = _pods(node)
     guests = GuestRuntimes.parse(node.settings.guest_runtime_classes)
     files = _claim_files(node)
     reconciler = ClaimReconciler(node.claims, files)
     shares = share_means(node.settings, node.paths, node.clock, node.release, gpus.limiter)
     late_pods = LatePods(guests, pods, node.events.warn_users, mps_folders=shares.client_folders)
-    gpu_lock = GpuLocks(node.paths.gpu_locks, node.clock).of
+    reporter.subscribe(late_pods.follow)
     kinds = [*shares.kinds, *gpu_kinds(node, gpus)]
-    engine = ChangeEngine(ledger=node.ledger, kinds=kinds, claims=node.claims, gpu_lock=gpu_lock)
+    engine = ChangeEngine(ledger=node.ledger, kinds=kinds, claims=node.claims, gpu_lock=node.gpu_lock)
     if gpus.fabric is not None and node.settings.fabric_partitions:
         renew = partial(gpus.fabric.renew, engine, partial(node.troubles.update, "fabric-partitions"))
         gpus.updates.subscribe(lambda _machine: renew(), same=renew)
@@ -337,20 +331,12 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         claims=node.claims,
         engine=engine,
         means={},
-        gpu_lock=gpu_lock,
+        gpu_lock=node.gpu_lock,
     )
     labels = LabelParts(node, gpus, pods)
-    device_watch: DeviceWatch
-
-    def claim_unprepared() -> None:
-        device_watch.changed()  # another claim may be waiting for a device node that this one held
-
     state = DeviceState(
-        driver=node.settings.driver_name,
+        node,
         read_pool=gpus.devices.pool,
-        decode_config=decode_config,
-        api=KubeClaims(node.client),
-        claims=node.claims,
         files=files,
         claim_reconciler=reconciler,
         guard=LastGuard(
@@ -361,17 +347,15 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             guest_runtimes=guests,
             refusal=labels.refusal,
             mps_folders=shares.client_folders,
+            gate=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels, labels.modes),
         ),
         reporter=reporter,
-        unprepares=Unprepares(node.clock, claim_unprepared),
         effects=effects,
         kind_of=shares.kind_of,
-        refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels, labels.modes).refuse,
     )
     recovery = claim_recovery(node, gpus.devices.pool, files.metadata, reconciler, reporter, state)
-    device_watch = DeviceWatch(
-        recovery=recovery, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
-    )
+    device_watch = DeviceWatch(node, recovery, pods)
+    state.unprepares.subscribe(device_watch.changed)  # a claim may be waiting for a device node that another one held
     unclaimed: dict[str, Callable[[], int]] = {}
     for kind in engine.kinds:
         unclaimed[kind] = partial(engine.sweep, kind, partial(node.troubles.update, f"unclaimed-{kind}"))
@@ -380,6 +364,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, reporter)
     if gpus.limiter is not None:
         limits = _pod_limits(node, effects, pods, reporter, shares.cgroups)
+        reporter.subscribe(limits.follow)
     renewal = _renewal(node, gpus, effects, reporter)
     return ClaimParts(
         pods,
@@ -433,9 +418,7 @@ def _renewal(
     return renewal
 
 
-def _pods(
-    node: NodeParts, on_prepared: Callable[[Sequence[PreparedClaim]], None]
-) -> tuple[Reflector[Pod], PodDevicesReporter]:
+def _pods(node: NodeParts) -> tuple[Reflector[Pod], PodDevicesReporter]:
     settings, api = node.settings, KubeClaims(node.client)
     reporter: PodDevicesReporter
 
@@ -453,19 +436,13 @@ def _pods(
     node.metrics.node.watch_troubles(pods.resource, pods.troubles)
     statuses = DeviceStatuses(driver=settings.driver_name, claims=api, writer=api)
     reporter = PodDevicesReporter(
-        driver=settings.driver_name,
-        node_name=NodeName(settings.node_name),
+        node,
         pods=pods,
         access=KubePods(node.client, node.view, settings.node_name),
-        api=api,
-        claims=node.claims,
         files=node.folders.podlist,
-        clock=node.clock,
-        metrics=node.metrics,
         statuses=statuses if settings.claim_status else None,
         gpu_name_format=GpuNameFormat(settings.podlist_gpus),
         job_mapping=node.folders.jobs,
-        on_prepared=on_prepared,
     )
     return pods, reporter
 

@@ -27,19 +27,16 @@ from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
-from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.node.devices import NodeDevices
-from dracaena.kubelet_plugin.node.events import NodeEvents
 from dracaena.kubelet_plugin.node.health_monitor import HealthMonitor
 from dracaena.kubelet_plugin.node.label_updates import LabelUpdates
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.node.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.node.publisher import Publisher
 from dracaena.kubelet_plugin.node.section import NodeSection
-from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
@@ -47,7 +44,6 @@ from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
 from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
 from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.wiring.from_settings import NodeSource
-from dracaena.process.clock import Clock
 
 
 class Service(Protocol):
@@ -71,18 +67,15 @@ class _Between:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeParts:
-    """What the plugin knows of its node and says about it."""
+class NodeParts(NodeContext):
+    """What the plugin knows of its node and says about it: what all parts get, and what only their wiring needs."""
 
     settings: PluginSettings
-    clock: Clock
     paths: PluginPaths
     call_lock: CallLock
     """Only `claims` holds it."""
     folders: ClaimFolders
-    claims: NodeClaims
     ledger: Ledger
-    metrics: PluginMetrics
     client: KubeClient
     view: KubeClient
     """Reads pods and the Node."""
@@ -92,9 +85,7 @@ class NodeParts:
     """A label may ask us to close the GPU driver, or name a layout."""
     section: NodeSection | None
     recorder: EventRecorder
-    events: NodeEvents
     release: GpuDriverRelease
-    troubles: NodeTroubles
     installation: GpuDriverInstallation | None
 
     def labels(self) -> Mapping[str, str]:

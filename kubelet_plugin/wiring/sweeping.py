@@ -7,7 +7,7 @@ from functools import partial
 
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Reflector
-from dracaena.kubelet_plugin.adapters.kube import KubeClaims, node_is_ready
+from dracaena.kubelet_plugin.adapters.kube import node_is_ready
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
@@ -29,10 +29,9 @@ def claim_recovery(
 ) -> ClaimRecovery:
     """Return what settles claims without kubelet."""
     return ClaimRecovery(
+        node,
         state=state,
         read_pool=read_pool,
-        api=KubeClaims(node.client),
-        claims=node.claims,
         ledger=node.ledger,
         metadata=metadata,
         claim_reconciler=reconciler,
@@ -52,15 +51,11 @@ def build_sweeper(
     settings = node.settings
     is_ready = partial(node_is_ready, node.view, settings.node_name)
     return Sweeper(
+        node,
         state=state,
         recovery=recovery,
-        api=KubeClaims(node.client),
-        claims=node.claims,
         pods=pods,
         may_be_in_use=reporter.may_be_in_use,
         kubelet=PodResourcesWitness(node.paths.podlist / SOCKET, settings.driver_name, is_ready),
-        tell=node.events.warn_node,
-        clock=node.clock,
-        metrics=node.metrics,
         unclaimed=unclaimed,
     )

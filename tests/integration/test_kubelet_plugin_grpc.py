@@ -49,7 +49,7 @@ def dra_server(folder: Path) -> Iterator[tuple[UnixServer, Path]]:
         make_share("shared", 2, share_id="share-1"),
     )
     node = PluginNode(folder / "node", claims, FakePods(make_pod(claims={"claim": "good"})))
-    server = plugin_server(folder / "p" / "dra.sock", DRIVER, ClaimCalls(node.state, node.clock, node.metrics))
+    server = plugin_server(folder / "p" / "dra.sock", DRIVER, ClaimCalls(node.context, node.state))
     server.start()
     yield server, folder / "p" / "dra.sock"
     server.stop()

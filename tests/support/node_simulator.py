@@ -212,13 +212,7 @@ class Simulator:
         """What a process of the plugin does first."""
         for files in (self.node.checkpoint_files, self.node.podlist, self.node.specs):
             files.remove_half_written()
-        self.watch = DeviceWatch(
-            recovery=self.node.recovery,
-            pods=self.pods,
-            tell=lambda *_: None,
-            clock=self.clock,
-            metrics=self.node.metrics,
-        )
+        self.watch = DeviceWatch(self.node.context, self.node.recovery, self.pods)
 
     def new_steps(self) -> Steps:
         return Steps()

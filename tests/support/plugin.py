@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, NodeName, PodUid, PoolName, gpu_device_name
@@ -21,6 +20,7 @@ from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import DocumentFolder, DocumentTree, FileSteps
 from dracaena.host.facts.troubles import Trouble
+from dracaena.kube.events import EventType
 from dracaena.kubelet_plugin.changes.change import AnyThingKind
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.changes.ledger import Ledger
@@ -29,15 +29,24 @@ from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.last_guard import LastGuard
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
-from dracaena.kubelet_plugin.claims.unprepares import Unprepares
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.context import NodeContext
+from dracaena.kubelet_plugin.node.events import NodeEvents
+from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from dracaena.kubelet_plugin.pods.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectMeans, KubeletView, NodeLock, ReadClaimNodes
+from dracaena.kubelet_plugin.ports import (
+    ClaimGoneError,
+    ClaimReader,
+    EffectMeans,
+    KubeletView,
+    NodeLock,
+    ReadClaimNodes,
+)
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes, plain_nodes
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi.spec import DeviceNode
@@ -48,6 +57,7 @@ from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
+from dracaena.process.clock import Clock
 from support.clock import FakeClock
 
 DRIVER = "gpu.dracaena.dev"
@@ -348,6 +358,58 @@ def node_claims(
     )
 
 
+class HeardEvents(NodeEvents):
+    """Events that no server gets: what is written on the node, each as reason and text."""
+
+    def __init__(self, on_node: list[tuple[str, str]] | None = None) -> None:
+        self.heard = [] if on_node is None else on_node
+        self.users: list[tuple[str, list[str], str, str]] = []
+        """What users were told: names of the claim and its pods, reason, text."""
+
+    def on_node(self, kind: EventType, reason: str, text: str) -> None:
+        self.heard.append((reason, text))
+
+    def warn_users(self, claim: ClaimReference, pods: Sequence[Pod], reason: str, text: str) -> None:
+        self.users.append((claim.name, [pod.metadata.name for pod in pods], reason, text))
+
+
+class HeardTroubles(NodeTroubles):
+    """Troubles of which every update is kept."""
+
+    def __init__(self, metrics: PluginMetrics) -> None:
+        super().__init__(metrics, lambda *_: None)
+        self.updates: list[Sequence[Trouble]] = []
+
+    def update(self, source: str, found: Iterable[Trouble]) -> None:
+        self.updates.append(tuple(found))
+
+
+def node_context(
+    claims: NodeClaims,
+    *,
+    api: ClaimReader | None = None,
+    clock: Clock | None = None,
+    metrics: PluginMetrics | None = None,
+    gpu_lock: Callable[[DeviceName], NodeLock] = lambda _gpu: ThreadLock(),
+    events: NodeEvents | None = None,
+    troubles: NodeTroubles | None = None,
+) -> NodeContext:
+    """What the parts of a plugin share."""
+    events = events or HeardEvents()
+    metrics = metrics or PluginMetrics(CollectorRegistry())
+    return NodeContext(
+        driver=DRIVER,
+        node_name=NodeName(NODE),
+        clock=clock or FakeClock(),
+        metrics=metrics,
+        api=api or FakeClaims(),
+        claims=claims,
+        gpu_lock=gpu_lock,
+        events=events,
+        troubles=troubles or NodeTroubles(metrics, events.on_node),
+    )
+
+
 @dataclass
 class PluginNode:
     """The part of a plugin that prepares claims, on real files below a folder. A new value is a restart."""
@@ -409,16 +471,20 @@ class PluginNode:
         self.jobs = DocumentFolder(self.folder / "jobs", steps=self.steps, synced=False)
         statuses = DeviceStatuses(driver=DRIVER, claims=self.claims, writer=self.claims)
         self.node_claims = claims = node_claims(self.folder, self.boot_id, steps=self.steps)
-        self.reporter = PodDevicesReporter(
-            driver=DRIVER,
-            node_name=NodeName(NODE),
-            pods=self.pods,
-            access=self.pods,
+        self.events = HeardEvents(self.told)
+        self.context = node_context(
+            claims,
             api=self.claims,
-            claims=claims,
-            files=self.podlist,
             clock=self.clock,
             metrics=self.metrics,
+            gpu_lock=self.gpu_lock,
+            events=self.events,
+        )
+        self.reporter = PodDevicesReporter(
+            self.context,
+            pods=self.pods,
+            access=self.pods,
+            files=self.podlist,
             statuses=statuses if self.claim_status else None,
             gpu_name_format=self.gpu_name_format,
             job_mapping=self.jobs if self.job_mapping else None,
@@ -451,11 +517,8 @@ class PluginNode:
             gpu_lock=self.gpu_lock,
         )
         self.state = DeviceState(
-            driver=DRIVER,
+            self.context,
             read_pool=self.read_pool or (lambda: self.pool),
-            decode_config=decode_config,
-            api=self.claims,
-            claims=claims,
             files=files,
             claim_reconciler=reconciler,
             guard=LastGuard(
@@ -465,36 +528,28 @@ class PluginNode:
                 changing=lambda: self.changing,
                 refusal=lambda: self.refusal,
                 guest_runtimes=GuestRuntimes.parse("kata,kata-*"),
+                gate=ConfidentialGate(lambda: self.confidential),
             ),
             reporter=self.reporter,
-            unprepares=Unprepares(self.clock),
             effects=self.effects,
             kind_of=self.kind_of,
-            refuse_unready=ConfidentialGate(
-                self.read_pool or (lambda: self.pool), decode_config, lambda: self.confidential
-            ).refuse,
         )
         self.recovery = ClaimRecovery(
+            self.context,
             state=self.state,
             read_pool=self.read_pool or (lambda: self.pool),
-            api=self.claims,
-            claims=claims,
             ledger=self.ledger,
             metadata=files.metadata,
             claim_reconciler=reconciler,
             reporter=self.reporter,
         )
         self.sweeper = Sweeper(
+            self.context,
             state=self.state,
             recovery=self.recovery,
-            api=self.claims,
-            claims=claims,
             pods=self.pods,
             may_be_in_use=self.reporter.may_be_in_use,
             kubelet=self.kubelet,
-            tell=lambda reason, text: self.told.append((reason, text)),
-            clock=self.clock,
-            metrics=self.metrics,
             unclaimed={
                 **self.unclaimed,
                 **{kind: partial(self.engine.sweep, kind, self._told_of) for kind in self.engine.kinds},

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.names import DeviceName, PoolName
+from dracaena.api.names import DeviceName
 from dracaena.api.resource_objects import CounterSet, Device
-from dracaena.host.facts.troubles import Trouble
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.publish.pool import Page, devices_of
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.node.devices import NodeDevices
-from support.plugin import DRIVER, NODE
+from dracaena.kubelet_plugin.node.devices import NodeDevices, PublishingRules
+from support.plugin import HeardTroubles, node_claims, node_context
 
 
 class Node:
@@ -34,24 +34,20 @@ class Node:
         self.made: dict[DeviceName, MadeDevice] = {}
         self.counters: dict[str, dict[str, str]] = {}
         self.metrics = PluginMetrics(CollectorRegistry())
+        heard = HeardTroubles(self.metrics)
+        self.troubles = heard.updates
         self.published: list[tuple[list[str], set[str]]] = []
-        self.troubles: list[Sequence[Trouble]] = []
         self.taints: dict[str, list[str]] = {}
         self.devices_published: list[Device] = []
         self.devices = NodeDevices(
-            driver=DRIVER,
-            name=PoolName(NODE),
-            tainted=True,
+            node_context(node_claims(Path("/nonexistent")), metrics=self.metrics, troubles=heard),
+            PublishingRules(
+                tainted=True, watched=watched, laid_out=frozenset(laid_out), sharing=sharing, mig_gpus=mig_gpus
+            ),
             publish=self._publish,
             waiting_for=lambda: "waiting for the NVIDIA driver",
-            metrics=self.metrics,
-            watched=watched,
-            laid_out=laid_out,
-            sharing=sharing,
-            mig_gpus=mig_gpus,
             own_places=self._own_places,
             made_devices=lambda: dict(self.made),
-            on_troubles=self.troubles.append,
             labels=lambda: self.labels,
             guest_modes=guest_modes,
         )

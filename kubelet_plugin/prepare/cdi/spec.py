@@ -87,6 +87,9 @@ class Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag_
     """What containers with any of the devices get."""
 
 
+msgspec.json.Decoder(Spec)  # inspected by the thread that imports: see kube.client
+
+
 def encode_spec(spec: Spec, of: str) -> bytes:
     """Return a spec as JSON. Raises ValueError, saying `of` what it is, if it breaks a rule: that is a bug of ours."""
     problems = list(broken_rules(spec))

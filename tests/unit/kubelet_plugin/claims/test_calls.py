@@ -24,7 +24,7 @@ class BrokenClaims(FakeClaims):
 def test_each_claim_has_its_own_result(tmp_path: Path) -> None:
     good, held = make_claim("good", (0,)), make_claim("held", (0,))
     node = PluginNode(tmp_path, BrokenClaims(good, held))
-    calls = ClaimCalls(node.state, node.clock, node.metrics)
+    calls = ClaimCalls(node.context, node.state)
     gone = ClaimReference("default", "gone", ClaimUid("gone-uid"))
     bug = ClaimReference("default", "bug", ClaimUid("bug-uid"))
     results = calls.prepare_claims([bug, gone, reference_to(good), reference_to(held), reference_to(good)])
@@ -45,7 +45,7 @@ def test_each_claim_has_its_own_result(tmp_path: Path) -> None:
 def test_unprepare_answers_every_claim(tmp_path: Path) -> None:
     claim = make_claim("good", (0,))
     node = PluginNode(tmp_path, FakeClaims(claim))
-    calls = ClaimCalls(node.state, node.clock, node.metrics)
+    calls = ClaimCalls(node.context, node.state)
     calls.prepare_claims([reference_to(claim)])
     never = ClaimReference("default", "never", ClaimUid("never-uid"))
     assert calls.unprepare_claims([reference_to(claim), never]) == {"good-uid": None, "never-uid": None}
@@ -54,7 +54,7 @@ def test_unprepare_answers_every_claim(tmp_path: Path) -> None:
 def test_all_log_lines_about_a_claim_carry_the_id_of_the_call_and_no_two_calls_share_one(tmp_path: Path) -> None:
     one, two = make_claim("one", (0,)), make_claim("two", (1,))
     node = PluginNode(tmp_path, FakeClaims(one, two))
-    calls = ClaimCalls(node.state, node.clock, node.metrics)
+    calls = ClaimCalls(node.context, node.state)
     with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
         calls.prepare_claims([reference_to(one), reference_to(two)])
         calls.unprepare_claims([reference_to(one)])

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dracaena.api.confidential import MODE_STATE_LABEL, READY_STATE_LABEL
-from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import TemporaryError
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claims.confidential_gate import ConfidentialGate, NotConfidentialError, confidential_gate
+from dracaena.kubelet_plugin.device_kinds.plan import gated_devices
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.plugin import DRIVER, NODE, PluginNode, claim_of, device_name, make_claim, make_pool, reference_to
@@ -50,7 +50,11 @@ class Driver:
         self.asked = 0
         self.labels: dict[str, str] = {}
         self.known: dict[str, str] = {}
-        self.gate = ConfidentialGate(lambda: pool, decode_config, self._read, lambda: self.labels, lambda: self.known)
+        self.pool = pool
+        self.gate = ConfidentialGate(self._read, lambda: self.labels, lambda: self.known)
+
+    def refuse(self, claim: ResourceClaim) -> None:
+        self.gate.refuse(gated_devices(claim, self.pool))
 
     def _read(self) -> ConfidentialState:
         self.asked += 1
@@ -92,7 +96,7 @@ def test_what_is_prepared_is_answered_again_while_the_driver_starts_anew(tmp_pat
 def test_where_no_gpu_computes_confidentially_nobody_is_asked(mode: str | None) -> None:
     driver = Driver(pool_in(mode))
     driver.state = ConfidentialState(mode)
-    driver.gate.refuse(make_claim(devices=(0, 1)))
+    driver.refuse(make_claim(devices=(0, 1)))
     assert driver.asked == 0
 
 
@@ -111,7 +115,7 @@ def test_a_gpu_that_lost_its_mode_since_it_was_allocated_is_not_given_to_who_req
     driver = Driver(pool_in("on"))  # as it was read last
     driver.state = state
     with refused(words):
-        driver.gate.refuse(requiring(device_name(3), source=source))
+        driver.refuse(requiring(device_name(3), source=source))
 
 
 def test_a_requirement_of_a_class_is_not_taken_back_by_the_claim() -> None:
@@ -119,7 +123,7 @@ def test_a_requirement_of_a_class_is_not_taken_back_by_the_claim() -> None:
     driver.state = ConfidentialState("off")
     silent = config("FromClaim", sharing={"enforcement": "BestEffort"})
     with refused("requires that gpu-"):
-        driver.gate.refuse(requiring(device_name(0), more=(silent,)))
+        driver.refuse(requiring(device_name(0), more=(silent,)))
 
 
 def test_a_requirement_for_one_request_holds_for_its_sub_requests_and_for_no_other() -> None:
@@ -131,7 +135,7 @@ def test_a_requirement_for_one_request_holds_for_its_sub_requests_and_for_no_oth
     ]
     claim = claim_of("c", {"results": results, "config": [config("FromClaim", ("secret",), confidential="Required")]})
     with pytest.raises(NotConfidentialError) as error:
-        driver.gate.refuse(claim)
+        driver.refuse(claim)
     assert "request secret/first" in str(error.value)
     assert "request plain" not in str(error.value)
 
@@ -140,7 +144,7 @@ def test_all_gpus_that_cannot_be_given_are_named_at_once() -> None:
     driver = Driver(pool_in("on"))
     driver.state = UNREADY
     with pytest.raises(NotConfidentialError) as error:
-        driver.gate.refuse(make_claim(devices=(1, 4)))
+        driver.refuse(make_claim(devices=(1, 4)))
     assert all(device_name(place) in str(error.value) for place in (1, 4))
 
 
@@ -148,13 +152,13 @@ def test_a_driver_that_does_not_tell_whether_it_takes_work_is_not_believed_to() 
     driver = Driver(pool_in("on"))
     driver.state = ConfidentialState("on", ready=None)
     with refused("does not tell whether it takes work"):
-        driver.gate.refuse(make_claim())
+        driver.refuse(make_claim())
 
 
 def test_who_attests_may_look_at_any_time() -> None:
     driver = Driver(pool_in("on"))
     driver.state = UNREADY
-    driver.gate.refuse(requiring(device_name(0), adminAccess=True))
+    driver.refuse(requiring(device_name(0), adminAccess=True))
     assert driver.asked == 0
 
 
@@ -162,20 +166,20 @@ def test_a_driver_that_does_not_answer_lets_nobody_through() -> None:
     driver = Driver(pool_in("on"))
     driver.error = TemporaryError("the NVIDIA driver does not answer")
     with pytest.raises(TemporaryError, match="does not answer"):
-        driver.gate.refuse(make_claim())
+        driver.refuse(make_claim())
 
 
 @pytest.mark.parametrize("device", ["vfio-0000-e1-00-0", "vgpu-0000-e1-00-4"])
 def test_of_a_gpu_for_virtual_machines_the_driver_of_the_host_is_not_asked(device: str) -> None:
     driver = Driver(pool_in("on"))
     with refused("the mode of GPUs for virtual machines on this node is not known"):
-        driver.gate.refuse(requiring(device))
+        driver.refuse(requiring(device))
     driver.labels = {MODE_STATE_LABEL: "on", READY_STATE_LABEL: "false"}
     with refused("is in mode on, and label nvidia.com/cc.ready.state of this node does not say `true`"):
-        driver.gate.refuse(requiring(device))
+        driver.refuse(requiring(device))
     driver.labels = {MODE_STATE_LABEL: "on", READY_STATE_LABEL: "true"}
-    driver.gate.refuse(requiring(device))
-    driver.gate.refuse(claim_of("c", {"results": [{"request": "r", "driver": DRIVER, "pool": NODE, "device": device}]}))
+    driver.refuse(requiring(device))
+    driver.refuse(claim_of("c", {"results": [{"request": "r", "driver": DRIVER, "pool": NODE, "device": device}]}))
     assert driver.asked == 0
 
 
@@ -184,24 +188,25 @@ def test_a_mode_that_the_plugin_has_set_and_read_counts_before_the_labels_of_ano
     driver.labels = {MODE_STATE_LABEL: "on", READY_STATE_LABEL: "true"}
     driver.known = {"0000:e1:00.0": "off"}
     with refused("its mode is off"):
-        driver.gate.refuse(requiring("vfio-0000-e1-00-0"))
-    driver.gate.refuse(requiring("vfio-0000-e2-00-0"))
+        driver.refuse(requiring("vfio-0000-e1-00-0"))
+    driver.refuse(requiring("vfio-0000-e2-00-0"))
     driver.labels, driver.known = {}, {"0000:e1:00.0": "on"}
-    driver.gate.refuse(requiring("vfio-0000-e1-00-0"))  # its guest attests it: nobody on the host has to say so
+    driver.refuse(requiring("vfio-0000-e1-00-0"))  # its guest attests it: nobody on the host has to say so
     with refused("is not known"):
-        driver.gate.refuse(requiring("vgpu-0000-e1-00-0"))
+        driver.refuse(requiring("vgpu-0000-e1-00-0"))
 
 
 def test_devices_of_other_drivers_and_claims_without_allocation_are_left_alone() -> None:
     driver = Driver(pool_in("on"))
     driver.state = UNREADY
-    driver.gate.refuse(claim_of("c", None))
+    driver.refuse(claim_of("c", None))
     nic = {"request": "r", "driver": "nic.example.com", "pool": NODE, "device": device_name(0)}
-    driver.gate.refuse(claim_of("c", {"results": [nic]}))
+    driver.refuse(claim_of("c", {"results": [nic]}))
 
 
 def test_a_recorded_machine_runs_nothing_that_had_to_be_attested() -> None:
     gate = confidential_gate(None, None, lambda: pool_in("on"))
-    gate.refuse(requiring(device_name(0)))
+    gated = gated_devices(requiring(device_name(0)), pool_in("on"))
+    gate.refuse(gated)
     with refused("its mode is off"):
-        confidential_gate(None, None, lambda: pool_in("off")).refuse(requiring(device_name(0)))
+        confidential_gate(None, None, lambda: pool_in("off")).refuse(gated)

@@ -125,7 +125,7 @@ def test_a_share_that_the_living_leave_no_room_for_is_refused_at_once(tmp_path: 
 
 def test_waiting_ends_before_the_callers_time_does(tmp_path: Path) -> None:
     node = held_node(tmp_path)
-    calls = ClaimCalls(node.state, node.clock, node.metrics)
+    calls = ClaimCalls(node.context, node.state)
     for left_s, waits_s in (
         (45.0, MAX_WAIT_S),
         (20.0, 20.0 - ANSWER_RESERVE_S),
@@ -149,10 +149,10 @@ def test_waiting_ends_before_the_callers_time_does(tmp_path: Path) -> None:
 def test_a_call_that_may_not_wait_fails_at_once() -> None:
     clock = FakeClock()
     unprepares = Unprepares(clock)
-    assert not unprepares.wait(0, unprepares.deadline_s(0.0))
+    assert not unprepares.wait(0, clock.monotonic())
     unprepares.note()
-    assert unprepares.count() == 1
-    assert unprepares.wait(0, unprepares.deadline_s(1.0))  # it was noted since: no waiting
+    assert unprepares.count == 1
+    assert unprepares.wait(0, clock.monotonic() + 1.0)  # it was noted since: no waiting
     assert clock.monotonic() == 0.0
 
 

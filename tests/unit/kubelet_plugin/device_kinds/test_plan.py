@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.mig_geometry import places
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
@@ -37,13 +36,13 @@ MIG_POOL = node_pool(divided_machine(), DRIVER, PoolName(NODE))
 
 
 def planned(claim: ResourceClaim) -> PreparedClaim:
-    plan = plan_claim(claim, make_pool(), decode_config)
+    plan = plan_claim(claim, make_pool())
     assert isinstance(plan, PreparedClaim)
     return plan
 
 
 def refused(claim: ResourceClaim, **pool: Any) -> str:
-    plan = plan_claim(claim, make_pool(**pool), decode_config)
+    plan = plan_claim(claim, make_pool(**pool))
     assert isinstance(plan, Refusal)
     return str(plan)
 
@@ -191,28 +190,26 @@ def mig_claim(number: int, **fields: Any) -> ResourceClaim:
 
 
 def test_a_mig_device_is_prepared_with_its_own_uuid_and_its_parents_minor() -> None:
-    plan = plan_claim(mig_claim(1), MIG_POOL, decode_config)
+    plan = plan_claim(mig_claim(1), MIG_POOL)
     assert isinstance(plan, PreparedClaim)
     (device,) = plan.devices
     assert (device.uuid, device.minor, device.access_minors) == (MIGS[1].uuid, 1, MIGS[1].access_minors)
 
 
 def test_a_divided_gpu_is_not_prepared_as_a_whole() -> None:
-    plan = plan_claim(
-        claim_of("c", {"results": [result(gpu_device_name(MIGS[0].parent_uuid))]}), MIG_POOL, decode_config
-    )
+    plan = plan_claim(claim_of("c", {"results": [result(gpu_device_name(MIGS[0].parent_uuid))]}), MIG_POOL)
     assert isinstance(plan, Refusal)
     assert "is divided into MIG devices, so it cannot be used as a whole" in str(plan)
 
 
 def test_a_mig_device_that_is_gone_is_refused() -> None:
-    plan = plan_claim(mig_claim(1), replace(MIG_POOL, mig_devices={}), decode_config)
+    plan = plan_claim(mig_claim(1), replace(MIG_POOL, mig_devices={}))
     assert isinstance(plan, Refusal)
     assert f"this node has no device {MIGS[1].device_name} (it has 2 devices)" in str(plan)
 
 
 def test_a_device_keeps_what_tells_it_to_people_and_monitoring() -> None:
-    plan = plan_claim(mig_claim(1), MIG_POOL, decode_config)
+    plan = plan_claim(mig_claim(1), MIG_POOL)
     assert isinstance(plan, PreparedClaim)
     (device,) = plan.devices
     parent = next(gpu for gpu in divided_machine().gpus if gpu.uuid == MIGS[1].parent_uuid)
@@ -269,7 +266,7 @@ def share_plan(
     memory: str = "10Gi", cores: int = 0, *config: dict[str, Any], pool: PublishedPool | None = None, **fields: Any
 ) -> PreparedClaim | Refusal:
     share = result(device_name(0), **{**share_of(memory, cores), **fields})
-    return plan_claim(claim_of("c", {"results": [share], "config": list(config)}), pool or make_pool(), decode_config)
+    return plan_claim(claim_of("c", {"results": [share], "config": list(config)}), pool or make_pool())
 
 
 def test_a_share_is_what_the_allocation_says_it_consumes() -> None:
@@ -324,7 +321,7 @@ def test_a_strategy_that_is_not_to_be_had_is_refused_by_name(strategy: str, allo
 
 def test_a_strategy_for_a_mig_device_is_refused_by_name() -> None:
     allocated = {"results": [result(MIGS[1].device_name)], "config": [sharing_config(strategy="MPS")]}
-    plan = plan_claim(claim_of("c", allocated), MIG_POOL, decode_config)
+    plan = plan_claim(claim_of("c", allocated), MIG_POOL)
     assert f"requires sharing strategy MPS, which MIG device {MIGS[1].device_name} does not offer" in str(plan)
 
 
@@ -397,11 +394,11 @@ def test_admin_access_to_a_mig_device_that_only_its_claim_makes_is_refused() -> 
     (gpu,) = machine.gpus
     pool = node_pool(machine, DRIVER, PoolName(NODE), divided=divided_gpus("all", machine))
     place, whole = places(gpu.uuid, gpu.mig_profiles)[0].device_name, gpu_device_name(gpu.uuid)
-    plan = plan_claim(claim_of("c", {"results": [result(place, adminAccess=True)]}), pool, decode_config)
+    plan = plan_claim(claim_of("c", {"results": [result(place, adminAccess=True)]}), pool)
     assert isinstance(plan, Refusal)
     assert str(plan) == (
         f"request gpus: MIG device {place} is made for the claim that gets it, so admin access to it shows nothing; "
         "admin access to its whole GPU can be asked for"
     )
     for fine in (result(place), result(whole, adminAccess=True)):
-        assert isinstance(plan_claim(claim_of("c", {"results": [fine]}), pool, decode_config), PreparedClaim)
+        assert isinstance(plan_claim(claim_of("c", {"results": [fine]}), pool), PreparedClaim)

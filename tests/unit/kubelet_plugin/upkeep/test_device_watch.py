@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import msgspec
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
-from dracaena.api.objects import Pod
-from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.upkeep.device_watch import GATHER_S, LOOK_EVERY_S, MOVED, SET_ASIDE, VANISHED, DeviceWatch
 from support.kube import wait_for
 from support.late_watch import seen_to_rest
@@ -28,18 +26,9 @@ class Watched:
     """A node with a watch over its devices, and what was told."""
 
     def __init__(self, folder: Path) -> None:
-        self.told: list[tuple[str, list[str], str, str]] = []
         self.node = PluginNode(folder, FakeClaims(CLAIM, LOW), FakePods(make_pod(), make_pod("ended", phase="Failed")))
-        self.watch = DeviceWatch(
-            recovery=self.node.recovery,
-            pods=self.node.pods,
-            tell=self.tell,
-            clock=self.node.clock,
-            metrics=self.node.metrics,
-        )
-
-    def tell(self, claim: ClaimReference, pods: Sequence[Pod], reason: str, text: str) -> None:
-        self.told.append((claim.name, [pod.metadata.name for pod in pods], reason, text))
+        self.told = self.node.events.users
+        self.watch = DeviceWatch(self.node.context, self.node.recovery, self.node.pods)
 
     def renumber(self) -> None:
         """GPU 0 is gone: GPU 1 has its number now."""

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.device_kinds.plan import plan_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
@@ -12,7 +11,7 @@ from support.vgpus import mediated, vgpu_claim, vgpu_pool
 
 
 def test_a_vgpu_is_of_its_gpu_and_one_of_an_unknown_gpu_may_be_of_any() -> None:
-    plan = plan_claim(vgpu_claim(vgpus=[mediated(0)]), vgpu_pool(mediated(0)), decode_config)
+    plan = plan_claim(vgpu_claim(vgpus=[mediated(0)]), vgpu_pool(mediated(0)))
     assert isinstance(plan, PreparedClaim)
     (device,) = plan.devices
     gpu, other = DeviceName(passthrough_gpu(0).pci_bus_id), DeviceName(passthrough_gpu(1).pci_bus_id)
