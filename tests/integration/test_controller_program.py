@@ -92,7 +92,7 @@ def test_an_unknown_setting_is_refused_in_one_line(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     (line,) = ended.stderr.strip().splitlines()
-    assert "unknown starvation-wait; known: kubeconfig, " in line
+    assert "unknown starvation-wait; did you mean starvation-wait-s?; known: kubeconfig, " in line
 
 
 def test_without_an_api_server_it_is_alive_and_says_why_it_is_not_ready(tmp_path: Path) -> None:
