@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance import beside_reference
 from conformance.allocator import features_of_case, posed_case
 from conformance.beside_reference import (
     CUT_OFF,
@@ -101,11 +100,3 @@ def test_of_a_choice_the_reference_sees_only_its_devices_and_those_in_use() -> N
     shown = {device["name"] for item in asked["slices"] for device in item["spec"].get("devices", ())}
     assert names <= shown <= names | held
     assert f"{DRIVER}/controller-allocated" not in str(asked["slices"])
-
-
-def test_without_go_it_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("GO", "/nowhere/go")
-    assert beside_reference.main(["--cases", "1"]) == 2
-    assert "make conformance-go: no Go here: install it, or name it in GO" in capsys.readouterr().err
