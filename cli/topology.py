@@ -158,9 +158,11 @@ def _partitioned(machine: Machine) -> Machine:
 
 def _shared(setting: str, machine: Machine) -> frozenset[str]:
     """Return the UUIDs of the GPUs that a node's setting shares. Raises BadInputError for what it would not share."""
+    from dracaena.kubelet_plugin.discovery.gpu_list import GpuEntry, GpuList, GpuRole
     from dracaena.kubelet_plugin.discovery.publish.sharing import shared_gpus
 
-    shared = shared_gpus(setting, machine)
+    words = tuple(word for part in setting.split(",") if (word := part.strip().lower()))
+    shared = shared_gpus(GpuList((GpuEntry(words, GpuRole.SHARED),)), machine)
     if shared.problems:
         raise BadInputError(f"--sharing: {'; '.join(shared.problems.values())}")
     return shared.uuids

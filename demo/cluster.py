@@ -59,14 +59,12 @@ class StandIn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DemoNode:
-    """A node of the cluster: its name, the recorded machine that its plugin plays, and which GPUs pods may share."""
+    """A node of the cluster: its name, the recorded machine that its plugin plays, and the role of its GPUs."""
 
     name: str
     machine: str
-    sharing: str = ""
-    """The plugin's setting."""
-    mig: str = ""
-    """The plugin's setting."""
+    role: str = ""
+    """What its GPUs are for; empty: whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +226,10 @@ class DemoCluster:
             folders = self.folders[node.name]
             arguments = ("kubelet-plugin", *connection, "--node-name", node.name, "--machine", node.machine)
             places = ("--kubelet-root", str(folders.kubelet_root), "--cdi-root", str(folders.cdi_root))
-            sharing = ("--sharing", node.sharing) if node.sharing else ()
-            mig = ("--mig", node.mig) if node.mig else ()
+            gpus = ("--gpus", f"[{{select: all, as: {node.role}}}]") if node.role else ()
             self.plugins[node.name] = ProgramProcess(
                 f"plugin of {node.name}",
-                (*arguments, *places, *sharing, *mig),
+                (*arguments, *places, *gpus),
                 log / f"plugin-{node.name}.log",
                 begin=self._begin,
             )

@@ -19,8 +19,8 @@ NODES = (
     DemoNode("box-7", "7-gpu-box"),
     DemoNode("dgx-1v", "dgx-1v"),
     DemoNode("dgx-a100", "dgx-a100"),
-    DemoNode("h100", "h100-x1", mig="onDemand"),
-    DemoNode("h100-pcie", "h100-pcie-bridged-numa-3-5", sharing="all"),
+    DemoNode("h100", "h100-x1", role="mig"),
+    DemoNode("h100-pcie", "h100-pcie-bridged-numa-3-5", role="shared"),
 )
 """Four machines with very different links: switches only, a mesh of NVLinks, NVSwitches, bridged pairs. Pods may share
 GPUs of h100-pcie, whose memory is known. One more GPU is divided into MIG devices when pods ask for them."""

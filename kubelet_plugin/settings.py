@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.kubelet_plugin.discovery.gpu_list import (
+    ALL_WHOLE,
+    CC_MODE_TOOL,
+    EXISTING,
+    FABRIC_PARTITIONS,
+    MACHINE,
+    ON_DEMAND,
+    GpuList,
+    GpuRole,
+    read_gpus,
+    refuse_combinations,
+)
 from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
-from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, WEB_CONFIG_HELP, TextForm, option
+from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, WEB_CONFIG_HELP, Structure, TextForm, option
 
 CONTROLLER = "controller"
 KUBE_SCHEDULER = "kube-scheduler"
-
-EXISTING = "existing"
-ON_DEMAND = "onDemand"
-OFF = "off"
-LAYOUT = "layout"
 
 ALL = "all"
 HOST_FILE = TextForm(r"(none|/[^\s:]+)?", "an absolute path, `none`, or nothing")
@@ -22,19 +31,56 @@ HOST_FOLDER = TextForm(r"(/[^\s:]*[^\s:/])?", "an absolute path, or nothing")
 ADDRESS = TextForm(r"(\S+:[0-9]{1,5})?", "host:port")
 FABRIC_MANAGER = TextForm(r"/[^\s:]+|[^\s:/]+:[0-9]{1,5}", "an absolute path, or host:port")
 XIDS = TextForm(r"(all|[0-9]{1,6}(,[0-9]{1,6})*)?", "comma-separated XID numbers, `all`, or nothing")
-PCI_ADDRESSES = TextForm(
-    r"(all|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](,[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])*)",
-    "comma-separated PCI addresses as in /sys/bus/pci/devices, or `all`",
-)
 RUNTIME_CLASSES = TextForm(
     r"([a-z0-9][-.a-z0-9]*\*?(,[a-z0-9][-.a-z0-9]*\*?)*)?",
     "comma-separated names of RuntimeClasses, where `*` at the end matches any rest, or nothing",
 )
 
 
+GPUS = Structure(
+    read_gpus,
+    {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["select", "as"],
+            "properties": {
+                "select": {"type": ["string", "integer", "array"], "items": {"type": ["string", "integer"]}},
+                "as": {"enum": list(GpuRole)},
+                "bind": {"enum": [ON_DEMAND, EXISTING]},
+                "file": {"type": "string"},
+                "layout": {"type": "string"},
+                "condition": {"type": "boolean"},
+            },
+        },
+    },
+    "[{select: …, as: …}]",
+)
+
+_ENTRY: Final = "give `gpus` an entry: "
+_MIG_ENTRY: Final = f"{_ENTRY}{{select: all, as: layout, file: …}}, with `layout` and `condition` if need be"
+_VGPU_ENTRY: Final = f"{_ENTRY}{{select: all, as: vgpu, file: …}}, with `layout` and `condition` if need be"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSettings:
     """Settings of `dracaena kubelet-plugin`."""
+
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "sharing": f"{_ENTRY}{{select: all, as: shared}}",
+        "mig": f"{_ENTRY}{{select: all, as: mig}} for onDemand, {{select: all, as: layout, file: …}} for layout",
+        "mig-gpus": f"{_ENTRY}{{select: [0, 1], as: mig}}",
+        "mig-layouts-file": _MIG_ENTRY,
+        "mig-layout": _MIG_ENTRY,
+        "mig-layout-condition": _MIG_ENTRY,
+        "passthrough": f"{_ENTRY}{{select: all, as: passthrough}} for onDemand, with `bind: existing` for existing",
+        "passthrough-gpus": f"{_ENTRY}{{select: ['0000:18:00.0'], as: passthrough}}",
+        "vgpu": f"{_ENTRY}{{select: all, as: vgpu}} for existing, {{select: all, as: vgpu, file: …}} for layout",
+        "vgpu-layouts-file": _VGPU_ENTRY,
+        "vgpu-layout": _VGPU_ENTRY,
+        "vgpu-layout-condition": _VGPU_ENTRY,
+    }
 
     node_name: str = option(help="name of this node, and of its pool of devices", form=NODE_NAME, in_sections=False)
     machine: str = option(
@@ -88,45 +134,16 @@ class PluginSettings:
         help="who allocates the devices of this node; with kube-scheduler they are published without our taint",
         choices=(CONTROLLER, KUBE_SCHEDULER),
     )
-    sharing: str = option(
-        "",
-        help="GPUs that several claims may share, by memory and cores: `all`, or a comma-separated list of indices, "
-        "UUIDs and product names; empty: none",
-    )
-    mig: str = option(
-        EXISTING,
-        help="MIG devices: with `existing`, those that an admin created; with `onDemand`, the GPUs of mig-gpus are "
-        "divided as claims need it; with `layout`, GPUs are divided as a layout in mig-layouts-file says",
-        choices=(EXISTING, ON_DEMAND, LAYOUT),
-    )
-    mig_gpus: str = option(
-        ALL,
-        help="GPUs that are divided with mig=onDemand: `all`, or a comma-separated list of indices, UUIDs and product "
-        "names",
-    )
-    mig_layouts_file: str = option(
-        "", help="file with MIG layouts for mig=layout, in the format of NVIDIA's mig-parted", form=HOST_FOLDER
-    )
-    mig_layout: str = option(
-        "",
-        help="layout of a node that lacks the label `<driver>/mig-layout`, which takes precedence; empty: GPUs stay as "
-        "they are",
-    )
-    mig_layout_condition: bool = option(
-        False, help="set the Node's condition MigLayoutApplied; needs the right to patch nodes/status"
-    )
-    passthrough: str = option(
-        OFF,
-        help="GPUs for virtual machines: with `existing`, those that an admin has bound to vfio-pci or a variant of "
-        "it; with `onDemand`, those of passthrough-gpus are bound when claims get them, and returned to the GPU "
-        "driver afterwards; with `off`, none",
-        choices=(OFF, EXISTING, ON_DEMAND),
-    )
-    passthrough_gpus: str = option(
-        ALL,
-        help="GPUs that are bound with passthrough=onDemand: `all`, or a comma-separated list of PCI addresses "
-        "(0000:18:00.0)",
-        form=PCI_ADDRESSES,
+    gpus: GpuList = option(  # noqa: RUF009 - a field, as the others
+        ALL_WHOLE,
+        help="what the GPUs of this node are for: entries with `select` (`all`, or indices, UUIDs, PCI addresses and "
+        "products) and `as`: `whole`, `shared` by several claims, `mig` to be divided as claims need it, `layout` to "
+        "be divided as a file says, `passthrough` to virtual machines (`bind: existing` if an admin has bound the "
+        "GPUs, not claims), `vgpu`. `file` is for layouts of MIG devices or vGPUs, `layout` names that of a Node whose "
+        "label names none, `condition: true` also reports it as a condition of the Node. Entries that name a GPU hold "
+        "in place of those that name its product, and these in place of `all`; several that select it equally closely "
+        "hold together; empty: all whole",
+        structure=GPUS,
     )
     guest_runtime_classes: str = option(
         "kata,kata-*",
@@ -139,26 +156,6 @@ class PluginSettings:
         help="path of NVIDIA's nvidia_gpu_tools.py (gpu-admin-tools), which switches GPUs that no claim has to the "
         "confidential computing mode that the label `<driver>/cc-mode` names; empty: the mode is not switched",
         form=HOST_FOLDER,
-    )
-    vgpu: str = option(
-        OFF,
-        help="vGPUs for virtual machines: with `existing`, those that exist on GPUs of NVIDIA's vGPU manager, and "
-        "nothing else of these GPUs is published; with `layout`, they are created as a layout in "
-        "vgpu-layouts-file says; with `off`, none are published",
-        choices=(OFF, EXISTING, LAYOUT),
-    )
-    vgpu_layouts_file: str = option(
-        "",
-        help="file with vGPU layouts for vgpu=layout, in the format of NVIDIA's vgpu-device-manager",
-        form=HOST_FOLDER,
-    )
-    vgpu_layout: str = option(
-        "",
-        help="layout of a node that lacks the label `<driver>/vgpu-layout`, which takes precedence; empty: vGPUs stay "
-        "as they are",
-    )
-    vgpu_layout_condition: bool = option(
-        False, help="set the Node's condition VgpuLayoutApplied; needs the right to patch nodes/status"
     )
     fabric_partitions: bool = option(
         False,
@@ -235,3 +232,13 @@ class PluginSettings:
         "info", help="lowest severity that is logged", choices=("debug", "info", "warning", "error")
     )
     log_format: str = option("json", help="format of log lines", choices=("json", "text"))
+
+    def refuse_combinations(self) -> None:
+        """Raise BadInputError if two of the settings, or one and an entry of `gpus`, exclude each other."""
+        given = (
+            (MACHINE, self.machine),
+            (FABRIC_PARTITIONS, self.fabric_partitions),
+            (CC_MODE_TOOL, self.cc_mode_tool),
+        )
+        settings = [name for name, value in given if value]
+        refuse_combinations([*settings, *(entry.feature for entry in self.gpus.entries)])

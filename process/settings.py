@@ -18,7 +18,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -58,6 +58,17 @@ class TextForm:
     expected: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Structure:
+    """What a setting must look like that is more than one value. Flags and variables give it as YAML."""
+
+    read: Callable[[Any], Any]
+    """From plain values to the field's; raises BadInputError in words that follow where they come from."""
+    schema: Mapping[str, Any]
+    """The same as JSON schema, for the chart."""
+    metavar: str
+
+
 DNS_SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 
 DRIVER_NAME = TextForm(
@@ -84,13 +95,21 @@ def option(
     form: TextForm | None = None,
     least: float | None = None,
     in_sections: bool = True,
+    structure: Structure | None = None,
 ) -> Any:
-    """Declare one setting. Without a default it must be given. Fields are str, int, float or bool.
+    """Declare one setting. Without a default it must be given. Fields are str, int, float or bool, or have a structure.
 
     `form` is for texts, `least` the smallest number that is taken. Without `in_sections` it may not stand in a section:
     it must be known before the section is.
     """
-    metadata = {"help": help, "choices": choices, "form": form, "least": least, "in_sections": in_sections}
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "form": form,
+        "least": least,
+        "in_sections": in_sections,
+        "structure": structure,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -287,6 +306,8 @@ def _from_environment(settings: type[Any], environment: Mapping[str, str]) -> di
 
 
 def _convert(settings: type[Any], field: dataclasses.Field[Any], value: Any, where: str) -> Any:
+    if field.metadata["structure"] is not None:
+        return _structured(field.metadata["structure"], value, where)
     wanted = _type(settings, field)
     converted = _plain(wanted, value)
     if converted is None:
@@ -299,6 +320,16 @@ def _convert(settings: type[Any], field: dataclasses.Field[Any], value: Any, whe
     if least is not None and converted < least:
         raise BadInputError(f"{where}: {_seen(value)} is too small, expected {least:g} or more")
     return converted
+
+
+def _structured(structure: Structure, value: Any, where: str) -> Any:
+    try:
+        given = yaml.load(value, StrictLoader) if isinstance(value, str) else value  # noqa: S506 - see StrictLoader
+        return structure.read(given)
+    except BadInputError as error:
+        raise BadInputError(f"{where}: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadInputError(f"{where}: {_seen(value)} is not YAML: {' '.join(str(error).split())}") from error
 
 
 class _Short(reprlib.Repr):
@@ -372,6 +403,9 @@ def _variable(name: str) -> str:
 
 
 def _metavar(settings: type[Any], field: dataclasses.Field[Any]) -> str:
+    if field.metadata["structure"] is not None:
+        metavar: str = field.metadata["structure"].metavar
+        return metavar
     wanted = _type(settings, field)
     choices = ("true", "false") if wanted is bool else field.metadata["choices"]
     return "|".join(choices) if choices else wanted.__name__.upper()
@@ -381,6 +415,6 @@ def _help(field: dataclasses.Field[Any]) -> str:
     default = ""
     if field.default is dataclasses.MISSING:
         default = "; required"
-    elif field.default not in ("", None):
+    elif field.default not in ("", None) and field.metadata["structure"] is None:
         default = f"; default {str(field.default).lower() if isinstance(field.default, bool) else field.default}"
     return f"{field.metadata['help']}{default} [{_variable(field.name)}]".replace("%", "%%")

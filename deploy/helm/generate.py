@@ -34,8 +34,7 @@ OF_THE_CHART = {
     | {"page-address", "page-open", "page-exporters"},
     "kubeletPlugin": _OF_EACH
     | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
-    | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir", "mps-root"}
-    | {"mig-layouts-file", "mig-layout-condition", "vgpu-layouts-file", "vgpu-layout-condition"},
+    | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir", "mps-root"},
     "mps": _OF_EACH - {"kubeconfig"} | {"root", "kubelet-root", "driver-root-mount"},
     "exporter": _OF_EACH - {"kubeconfig"} | {"node-name", "kubelet-root", "driver-root-mount", "collectors"},
 }
@@ -146,7 +145,9 @@ def _settings(settings: type[Any], left_out: frozenset[str]) -> Iterator[tuple[s
         name = field.name.replace("_", "-")
         if name in left_out:
             continue
-        rule: dict[str, Any] = {"type": _TYPES[str(field.type)], "description": field.metadata["help"]}
+        structure = field.metadata["structure"]
+        kind = {"type": _TYPES[str(field.type)]} if structure is None else structure.schema
+        rule: dict[str, Any] = {**kind, "description": field.metadata["help"]}
         if choices := field.metadata["choices"]:
             rule["enum"] = list(choices)
         if (least := field.metadata["least"]) is not None:

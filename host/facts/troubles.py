@@ -21,8 +21,7 @@ class TroubleKind(enum.Enum):
     RELEASED = "DriverReleased"
     GPU_MISSING = "GpuMissing"
     DEVICE_SKIPPED = "DeviceSkipped"
-    SHARING_UNCLEAR = "SharingUnclear"
-    MIG_UNCLEAR = "MigUnclear"
+    GPUS_UNCLEAR = "GpusUnclear"
     MIG_TAKEN = "MigTaken"
     MIG_LAYOUT = "MigLayoutFailed"
     VGPU_LAYOUT = "VgpuLayoutFailed"
@@ -60,10 +59,8 @@ MENDING = {
     TroubleKind.GPU_MISSING: f"on the node: `nvidia-smi -q -i {{subject}}`, {_KERNEL_LOG}; a GPU that is lost needs a "
     "reset (release the driver first) or a restart of the node",
     TroubleKind.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
-    TroubleKind.SHARING_UNCLEAR: "correct `sharing` in the settings of this node; until "
-    "then the GPUs in question are not shared",
-    TroubleKind.MIG_UNCLEAR: "correct `mig-gpus` in the settings of this node; until then the GPUs "
-    "in question are not divided",
+    TroubleKind.GPUS_UNCLEAR: "correct `gpus` in the settings of this node; until then the GPUs in question are "
+    "neither shared nor divided",
     TroubleKind.MIG_TAKEN: "on the node: `nvidia-smi mig -lgi`",
     TroubleKind.MIG_LAYOUT: "the GPUs stay as they are until that is done; on the node: `nvidia-smi mig -lgi`",
     TroubleKind.VGPU_LAYOUT: "the GPUs stay as they are until that is done; on the node: "
@@ -86,7 +83,7 @@ MENDING = {
     "`grep -rs nvidia-container-runtime /etc/containerd /etc/crio`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices`",
-    TroubleKind.HOST_PROCESSES: "the chart sets `hostPID: true` where settings say passthrough=onDemand; set it in the "
+    TroubleKind.HOST_PROCESSES: "the chart sets `hostPID: true` where `gpus` says `as: passthrough`; set it in the "
     "plugin's DaemonSet if that is deployed in another way",
     TroubleKind.NOT_GIVEN_BACK: "it is tried again every few minutes; on the node: `fuser -v /dev/vfio/*`, "
     "`dmesg | tail -n 50`",

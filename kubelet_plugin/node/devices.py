@@ -23,6 +23,7 @@ from dracaena.kubelet_plugin.device_kinds.allocatable import allocatable, counte
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.device_kinds.partition_effects import is_foreign
 from dracaena.kubelet_plugin.discovery.confidential import mode_troubles, with_modes_of_guests
+from dracaena.kubelet_plugin.discovery.gpu_list import ALL_WHOLE, GpuList, GpuRole
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.mig.on_demand import (
     DividedGpus,
@@ -40,9 +41,9 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 _TAKEN = (
     "GPU {gpu} has MIG instances that no claim made: claims get neither their slices nor the whole GPU. Those of a "
-    "claim whose checkpoint broke go within minutes of its end. To use the others as they are, leave the GPU out of "
-    "`mig-gpus`; otherwise find them (`nvidia-smi mig -i {gpu} -lgi`) and destroy each by its number (with `-gi NUMBER "
-    "-dci` if it has a compute instance, then `-gi NUMBER -dgi`): without a number, those of claims go too"
+    "claim whose checkpoint broke go within minutes of its end. To use the others as they are, select the GPU as "
+    "`whole` in `gpus`; otherwise find them (`nvidia-smi mig -i {gpu} -lgi`) and destroy each by its number (with `-gi "
+    "NUMBER -dci` if it has a compute instance, then `-gi NUMBER -dgi`): without a number, those of claims go too"
 )
 
 GONE = "mig-device"
@@ -84,9 +85,7 @@ class PublishingRules:
     laid_out: frozenset[str] = frozenset()
     """Nothing is published before the first withhold() with each of these keys: a GPU that waits for its layout must
     not be offered when the plugin restarts."""
-    sharing: str = ""
-    mig_gpus: str = ""
-    """Empty unless `mig` is onDemand."""
+    gpu_list: GpuList = ALL_WHOLE
 
 
 class NodeDevices:
@@ -150,7 +149,7 @@ class NodeDevices:
         read, self._modes = machine, self._modes_now()
         machine = with_modes_of_guests(machine, *self._modes)
         self._first_indices = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **self._first_indices}
-        divided = divided_gpus(self._rules.mig_gpus, machine, self._first_indices)
+        divided = divided_gpus(self._rules.gpu_list, machine, self._first_indices)
         taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
         self._use(machine, divided, taken, self._gone(machine) if divided.uuids else {})
         self._read = read
@@ -164,10 +163,12 @@ class NodeDevices:
     ) -> None:
         self._machine, self._taken = machine if divided.uuids else None, taken
         machine = as_published(machine, divided)
-        shared = shared_gpus(self._rules.sharing, machine, self._first_indices)
-        for setting, problems in (("sharing", shared.problems), ("mig-gpus", divided.problems)):
-            for problem in problems.values():
-                log.error("a setting is unclear", setting=setting, reason=problem)
+        gpu_list = self._rules.gpu_list
+        shared = shared_gpus(gpu_list, machine, self._first_indices)
+        whole = gpu_list.listed(GpuRole.WHOLE, machine, self._first_indices)
+        unclear = {**whole.problems, **shared.problems, **divided.problems}
+        for problem in unclear.values():
+            log.error("a setting is unclear", setting="gpus", reason=problem)
         handed = machine.handed_on_demand()
         roles = GpuRoles(shared=shared.uuids, divided=divided.uuids, handed=frozenset(handed))
         pages = allocatable(machine, driver=self._driver, tainted=self._rules.tainted, roles=roles)
@@ -188,12 +189,8 @@ class NodeDevices:
                     if device not in parents
                 ),
                 *(
-                    trouble(TroubleKind.SHARING_UNCLEAR, f"setting `sharing` of this node: {problem}", subject)
-                    for subject, problem in shared.problems.items()
-                ),
-                *(
-                    trouble(TroubleKind.MIG_UNCLEAR, f"setting `mig-gpus` of this node: {problem}", subject)
-                    for subject, problem in divided.problems.items()
+                    trouble(TroubleKind.GPUS_UNCLEAR, f"setting `gpus` of this node: {problem}", subject)
+                    for subject, problem in unclear.items()
                 ),
                 *map(passthrough_trouble, divided_by_mig(machine)),
                 *(() if self._guest_modes is not None else mode_troubles(machine, self._modes[0], self._driver)),
@@ -217,7 +214,7 @@ class NodeDevices:
         machine = self._machine
         if machine is None:
             return
-        divided = divided_gpus(self._rules.mig_gpus, machine, self._first_indices)
+        divided = divided_gpus(self._rules.gpu_list, machine, self._first_indices)
         taken, gone = taken_by_others(machine, divided, self._own_places()), self._gone(machine)
         if taken != self._taken or gone != self.pool().vanished:
             self._use(machine, divided, taken, gone)

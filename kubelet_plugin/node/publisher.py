@@ -263,7 +263,7 @@ class Publisher:
             raise FieldDroppedError(
                 GatedField.COUNTERS,
                 "the API server dropped the counters of devices: the feature gate DRAPartitionableDevices is off, and "
-                "a GPU would be given whole and in parts at once. Turn it on, or run this node with mig=existing; "
+                "a GPU would be given whole and in parts at once. Turn it on, or leave `as: mig` out on this node; "
                 "until then this node publishes nothing that needs them",
             )
         if not same_page(wanted, stored):

@@ -44,6 +44,7 @@ from dracaena.kubelet_plugin.claims.last_guard import LastGuard
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.device_kinds.mig_place import made_devices
 from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.publish.pool import PoolIdentity
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
@@ -69,7 +70,7 @@ from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
-from dracaena.kubelet_plugin.settings import CONTROLLER, LAYOUT, ON_DEMAND, PluginSettings
+from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
@@ -119,6 +120,7 @@ def build_parts(
 
     A recorded machine is read and taken here, so that its devices are known from the start, unless layouts divide it.
     """
+    settings.refuse_combinations()
     recorded = recorded_machine(settings)
     node = _node(settings, clock, PluginMetrics(registry), section, sys_root)
     gpus = _gpus(node, recorded, source)
@@ -209,7 +211,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     fabric: FabricReadings | None = None
     if recorded is not None:
         health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
-        if settings.mig == LAYOUT:
+        if settings.gpus.has(GpuRole.LAYOUT):
             played = RecordedNode(recorded, DocumentFolder(node.paths.recorded_mig, synced=False), read_boot_id())
             live = _live_machine(node, played, updates)
     else:
@@ -240,8 +242,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
             tainted=settings.allocator == CONTROLLER,
             watched=watched,
             laid_out=frozenset(label_keys(node)),
-            sharing=settings.sharing,
-            mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
+            gpu_list=settings.gpus,
         ),
         publish=publisher.set_pages,
         waiting_for=live.ready if live is not None else lambda: None,

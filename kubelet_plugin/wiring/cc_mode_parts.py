@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.confidential import cc_mode_label
-from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName
 from dracaena.host.adapters.files.whole_files import DocumentFolder
@@ -21,6 +20,7 @@ from dracaena.kubelet_plugin.adapters.sysfs.confidential_host import runs_confid
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import not_given_back
 from dracaena.kubelet_plugin.changes.pci_hand import PciHand
+from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
 from dracaena.kubelet_plugin.labels.cc_mode_changes import CcModeChanges
 from dracaena.kubelet_plugin.labels.cc_mode_journals import CcModeJournals
@@ -28,7 +28,6 @@ from dracaena.kubelet_plugin.labels.cc_modes import CcModePorts, CcModes
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
 from dracaena.kubelet_plugin.labels.reports import cc_mode_words
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange
-from dracaena.kubelet_plugin.settings import EXISTING, LAYOUT
 from dracaena.kubelet_plugin.wiring.from_settings import seen_host_root
 from dracaena.kubelet_plugin.wiring.label_context import FollowedLabel, LabelContext
 from dracaena.kubelet_plugin.wiring.parts import NodeParts
@@ -42,27 +41,12 @@ _LOCK: Final = DeviceName("cc-modes")
 
 
 def cc_mode_journals(node: NodeParts) -> CcModeJournals | None:
-    """Return the journal of a node whose modes are switched, or were being switched; None for others.
-
-    Raises BadInputError for settings that exclude each other.
-    """
+    """Return the journal of a node whose modes are switched, or were being switched; None for others."""
     settings = node.settings
     # Synced, so that the next boot knows of a change that a power cut interrupted.
     journals = CcModeJournals(DocumentFolder(node.paths.checkpoints.parent), node.claims, read_boot_id())
     if not settings.cc_mode_tool:
         return journals if journals.is_changing() else None
-    if settings.machine:
-        raise BadInputError("setting cc-mode-tool needs GPUs, and `machine` plays a recording: leave out one of them")
-    if LAYOUT in (settings.mig, settings.vgpu):
-        raise BadInputError(
-            "setting cc-mode-tool cannot be combined with mig=layout or vgpu=layout: both change GPUs while nobody has "
-            "them, and a reset ends MIG devices and vGPUs"
-        )
-    if settings.fabric_partitions:
-        raise BadInputError(
-            "setting cc-mode-tool cannot be combined with fabric-partitions: what Fabric Manager does when all GPUs "
-            "are reset is not known"
-        )
     return journals
 
 
@@ -81,7 +65,7 @@ def cc_modes_of(context: LabelContext, journals: CcModeJournals) -> LabelFollowe
         missing_program=lambda: program.missing() or _hidden(node.paths.podlist / SOCKET),
         read_bus=drivers.read,
         runs_confidential_guests=runs_confidential_guests,
-        keeps_mig_devices=settings.mig == EXISTING,
+        keeps_mig_devices=not settings.gpus.has(GpuRole.MIG, GpuRole.LAYOUT),
         unclaimed=partial(not_given_back, node.ledger),
         driver_refusal=node.release.refusal,
         read_soon=live.read_soon,

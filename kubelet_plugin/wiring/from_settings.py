@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Machine
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
@@ -13,8 +12,8 @@ from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import HOST, Devic
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
 from dracaena.kubelet_plugin.adapters.recorded.machine import RecordedMachine
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
+from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.discovery.health.gpu_health import Rules
-from dracaena.kubelet_plugin.discovery.vm.passthrough import NONE_ON_DEMAND, OnDemandGpus
 from dracaena.kubelet_plugin.discovery.vm.vgpus import TypesOfGpus
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
@@ -23,7 +22,7 @@ from dracaena.kubelet_plugin.node.health_monitor import HealthSource
 from dracaena.kubelet_plugin.node.live_machine import ReadingSource
 from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from dracaena.kubelet_plugin.ports import MigControl, ReadClaimNodes
-from dracaena.kubelet_plugin.settings import ALL, EXISTING, LAYOUT, OFF, ON_DEMAND, PluginSettings
+from dracaena.kubelet_plugin.settings import ALL, PluginSettings
 
 USER_AGENT = "dracaena-plugin"
 
@@ -121,17 +120,6 @@ def recorded_machine(settings: PluginSettings) -> Machine | None:
     """Return the recorded machine that replaces this node's GPUs, None if there is none. Raises BadInputError."""
     if not settings.machine:
         return None
-    for name in ("passthrough", "vgpu"):
-        if getattr(settings, name) != OFF:
-            raise BadInputError(
-                f"setting {name}={getattr(settings, name)} cannot be combined with machine={settings.machine}: a "
-                "recorded machine has no GPUs for virtual machines; leave out one of them"
-            )
-    if settings.fabric_partitions:
-        raise BadInputError(
-            f"setting fabric-partitions cannot be combined with machine={settings.machine}: a recorded machine has no "
-            "Fabric Manager; leave out one of them"
-        )
     return RecordedMachine(settings.machine).read()
 
 
@@ -145,28 +133,12 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
         on_error=lambda call, error: metrics.devices.nvml_errors.labels(call, error).inc(),
         permission=release,
         listens=settings.watch_health,
-        mig_profiles=settings.mig != EXISTING,
-        passthrough=settings.passthrough != OFF,
-        on_demand=on_demand_gpus(settings),
-        vgpus=settings.vgpu != OFF,
+        mig_profiles=settings.gpus.has(GpuRole.MIG, GpuRole.LAYOUT),
+        passthrough=settings.gpus.has(GpuRole.PASSTHROUGH),
+        gpu_list=settings.gpus,
+        vgpus=settings.gpus.has(GpuRole.VGPU),
         module_ids=settings.fabric_partitions,
     )
-
-
-def on_demand_gpus(settings: PluginSettings) -> OnDemandGpus:
-    """Return which GPUs are bound to VFIO when a claim gets them. Raises BadInputError for a node whose MIG layouts
-    also change GPUs: no counter keeps the two apart.
-    """
-    if settings.passthrough != ON_DEMAND:
-        return NONE_ON_DEMAND
-    if settings.mig == LAYOUT:
-        raise BadInputError(
-            "setting passthrough=onDemand cannot be combined with mig=layout, which divides GPUs while claims may get "
-            "them for virtual machines: use mig=onDemand or passthrough=existing"
-        )
-    if settings.passthrough_gpus == ALL:
-        return OnDemandGpus(every=True)
-    return OnDemandGpus(addresses=frozenset(settings.passthrough_gpus.split(",")))
 
 
 def node_view(settings: PluginSettings, client: KubeClient) -> KubeClient:

@@ -22,7 +22,6 @@ from dracaena.kubelet_plugin.changes.pci_hand import Holders, PciHand
 from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
 from dracaena.kubelet_plugin.ports import OpeningProcess
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
-from dracaena.kubelet_plugin.settings import ON_DEMAND
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
 
@@ -33,7 +32,7 @@ HIDDEN: Final = (
 
 
 def gpu_kinds(node: NodeParts, gpus: GpuParts) -> tuple[AnyThingKind, ...]:
-    """Return them; a recorded machine is never bound to VFIO. With passthrough=existing no claim has a GPU bound to
+    """Return them; a recorded machine is never bound to VFIO. Without `as: passthrough` no claim has a GPU bound to
     VFIO, but those of claims that were prepared before must be given back.
     """
     mig = gpus.mig
@@ -52,7 +51,7 @@ def gpu_kinds(node: NodeParts, gpus: GpuParts) -> tuple[AnyThingKind, ...]:
         live.read_soon()
 
     socket = node.paths.podlist / SOCKET
-    if node.settings.passthrough == ON_DEMAND:
+    if node.settings.gpus.binds:
         told = partial(node.troubles.update, "host-processes")
         gpus.updates.subscribe(lambda _machine: told(host_troubles(socket)), same=lambda: told(host_troubles(socket)))
     drivers = PciDriverFiles(

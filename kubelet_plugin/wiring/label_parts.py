@@ -9,8 +9,8 @@ from dracaena.api.confidential import cc_mode_label
 from dracaena.api.names import mig_layout_key, vgpu_layout_key
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Reflector
+from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
-from dracaena.kubelet_plugin.settings import LAYOUT
 from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_journals, cc_modes_of
 from dracaena.kubelet_plugin.wiring.label_context import LabelContext
 from dracaena.kubelet_plugin.wiring.mig_layout_parts import mig_layouts_of
@@ -19,7 +19,7 @@ from dracaena.kubelet_plugin.wiring.vgpu_layout_parts import vgpu_layouts_of
 
 
 class LabelParts:
-    """What follows labels on one node. Raises BadInputError for settings that exclude each other."""
+    """What follows labels on one node."""
 
     def __init__(self, node: NodeParts, gpus: GpuParts, pods: Reflector[Pod]) -> None:
         context = LabelContext(node, gpus, pods)
@@ -44,8 +44,8 @@ def label_keys(node: NodeParts) -> Collection[str]:
     """Return the keys of the taints that must be known before anything is published (NodeDevices)."""
     settings = node.settings
     found = (
-        (settings.mig == LAYOUT, mig_layout_key),
-        (settings.vgpu == LAYOUT, vgpu_layout_key),
+        (settings.gpus.layouts(GpuRole.LAYOUT) is not None, mig_layout_key),
+        (settings.gpus.layouts(GpuRole.VGPU) is not None, vgpu_layout_key),
         (cc_mode_journals(node) is not None, cc_mode_label),
     )
     return [key(settings.driver_name) for is_followed, key in found if is_followed]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import gpu_device_name, mig_layout_key
 from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.files.layout_file import LayoutFile
+from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout, read_layouts
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
 from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
@@ -17,7 +17,6 @@ from dracaena.kubelet_plugin.labels.mig_layouts import MigLayouts
 from dracaena.kubelet_plugin.labels.reports import MIG_WORDS
 from dracaena.kubelet_plugin.ports import MigControl
 from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL
-from dracaena.kubelet_plugin.settings import LAYOUT
 from dracaena.kubelet_plugin.wiring.label_context import FollowedLabel, LabelContext
 
 
@@ -25,10 +24,11 @@ def mig_layouts_of(
     context: LabelContext,
 ) -> tuple[LabelFollower[Gpu, GpuLayout], Callable[[], Collection[str]]] | None:
     """Return what follows the label, and what returns the GPUs that are being changed, by device name; None without
-    mig=layout. Raises BadInputError for settings that exclude each other.
+    a file of MIG layouts.
     """
     node, settings = context.node, context.node.settings
-    if settings.mig != LAYOUT:
+    entry = settings.gpus.layouts(GpuRole.LAYOUT)
+    if entry is None:
         return None
     control = _control(context)
     journals = LayoutJournals(node.folders.marks, node.claims, read_boot_id(), MIG_JOURNAL)
@@ -36,22 +36,20 @@ def mig_layouts_of(
         MigLayoutChanges(control, context.live.ask, journals, context.gpu_lock()),
         journals,
         context.users(),
-        read_layouts=LayoutFile("MIG layouts", settings.mig_layouts_file, read_layouts).read,
+        read_layouts=LayoutFile("MIG layouts", entry.file, read_layouts).read,
         first_indices=context.gpus.devices.first_indices,
     )
     label = FollowedLabel(
         mig_layout_key(settings.driver_name),
-        settings.mig_layout,
+        entry.layout,
         MIG_WORDS,
         node.metrics.node.mig_layout,
-        settings.mig_layout_condition,
+        entry.condition,
     )
     return context.follower(label, row), lambda: [gpu_device_name(uuid) for uuid in journals.changing()]
 
 
 def _control(context: LabelContext) -> MigControl:
-    if not context.node.settings.mig_layouts_file:
-        raise BadInputError("setting mig=layout needs mig-layouts-file, which names the file of MIG layouts")
     asked = context.gpus.source or context.gpus.recorded
     control = None if asked is None else asked.mig_control()
     assert control is not None

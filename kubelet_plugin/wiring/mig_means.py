@@ -23,7 +23,7 @@ def mig_kinds(
 ) -> MigKinds | None:
     """Return it; None if GPUs stay as they are.
 
-    With mig=existing no claim gets such a device, but those of claims that were prepared before must be undone. Without
+    Without `as: mig` no claim gets such a device, but those of claims that were prepared before must be undone. Without
     a `source` the GPUs are those of a recorded machine, whose instances are files; they are read in the thread of
     `live` if there is one.
     """

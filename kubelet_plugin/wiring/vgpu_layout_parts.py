@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from dracaena.api.errors import BadInputError
 from dracaena.api.names import DeviceName, vgpu_layout_key
 from dracaena.api.vgpu import vgpu_device_name
 from dracaena.host.adapters.kernel.boot_id import read_boot_id
@@ -18,6 +17,7 @@ from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import PciDriverFiles
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
+from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuGpu, VgpuLayout, read_vgpu_layouts
 from dracaena.kubelet_plugin.labels.follower import BlockedError, LabelFollower
 from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
@@ -27,7 +27,6 @@ from dracaena.kubelet_plugin.labels.vgpu_layouts import VgpuLayoutsOfNode
 from dracaena.kubelet_plugin.ports import OpeningProcess
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
-from dracaena.kubelet_plugin.settings import LAYOUT
 from dracaena.kubelet_plugin.wiring.label_context import FollowedLabel, LabelContext
 
 HIDDEN: Final = (
@@ -42,18 +41,12 @@ def vgpu_layouts_of(
     context: LabelContext,
 ) -> tuple[LabelFollower[VgpuGpu, VgpuLayout], Callable[[], Collection[str]]] | None:
     """Return what follows the label, and what returns the GPUs that are being changed, by PCI address; None without
-    vgpu=layout. Raises BadInputError for settings that exclude each other.
+    a file of vGPU layouts.
     """
     node, settings = context.node, context.node.settings
-    if settings.vgpu != LAYOUT:
+    entry = settings.gpus.layouts(GpuRole.VGPU)
+    if entry is None:
         return None
-    if not settings.vgpu_layouts_file:
-        raise BadInputError("setting vgpu=layout needs vgpu-layouts-file, which names the file of vGPU layouts")
-    if settings.mig == LAYOUT:
-        raise BadInputError(
-            "setting vgpu=layout cannot be combined with mig=layout: each would take the GPU instances of MIG-backed "
-            "vGPUs for somebody else's; divide the GPUs of such a node by hand, or leave out one of them"
-        )
     journals = LayoutJournals(node.folders.marks, node.claims, read_boot_id(), VGPU_JOURNAL)
     sysfs, source = SysfsVgpuGpus(), context.gpus.source
     assert source is not None  # a recorded machine has no vGPUs
@@ -67,10 +60,10 @@ def vgpu_layouts_of(
 
     label = FollowedLabel(
         vgpu_layout_key(settings.driver_name),
-        settings.vgpu_layout,
+        entry.layout,
         VGPU_WORDS,
         node.metrics.node.vgpu_layout,
-        settings.vgpu_layout_condition,
+        entry.condition,
     )
     changes = VgpuLayoutChanges(
         read,
@@ -84,7 +77,7 @@ def vgpu_layouts_of(
         changes,
         journals,
         context.users(is_of_address, is_named_of),
-        read_layouts=LayoutFile("vGPU layouts", settings.vgpu_layouts_file, read_vgpu_layouts).read,
+        read_layouts=LayoutFile("vGPU layouts", entry.file, read_vgpu_layouts).read,
         read_gpus=read,
     )
     return context.follower(label, row), journals.changing

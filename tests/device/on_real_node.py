@@ -39,6 +39,7 @@ from dracaena.demo.programs import ProgramProcess
 from dracaena.demo.scenario import ManifestFile, apply, load_manifests
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.planning.places import MpsPlaces
+from support.gpu_lists import flag
 from support.mps_mounts import unmount_all
 
 NODE = "this-node"
@@ -250,7 +251,7 @@ def test_two_shares_compute_side_by_side_behind_the_drivers_own_mps(
     cluster: DemoCluster, folders: NodeFolders, runtime: Runtime, uuid: str
 ) -> None:
     with supervisor(uuid) as places:
-        restart_plugin(cluster, f"--hook-tool={HOOK_TOOL or 'none'}", "--sharing=all", f"--mps-root={places.root}")
+        restart_plugin(cluster, f"--hook-tool={HOOK_TOOL or 'none'}", flag("shared"), f"--mps-root={places.root}")
         asked: dict[str, Any] = {
             "device_class": f"share.{DEFAULT_DRIVER_NAME}",
             "capacity": {"requests": {"memory": "20Gi", "cores": "25"}},

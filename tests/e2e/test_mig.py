@@ -31,6 +31,7 @@ from e2e.pods import (
     wait_phase,
 )
 from e2e.waiting import eventually
+from support.gpu_lists import flag
 
 MIG_CLASS = f"mig.{DRIVER}"
 PLACES = 25
@@ -81,7 +82,7 @@ def cut(installed: Cluster, request: pytest.FixtureRequest) -> Iterator[Cut]:
 def playing(node: Cut, name: str) -> Iterator[None]:
     installation = node.cluster.installation
     node.cluster.gpus.make_capability_nodes(node.machine)
-    with installation.plugin.restarted_with(f"--machine={name}", "--mig=onDemand"):
+    with installation.plugin.restarted_with(f"--machine={name}", flag("mig")):
         installation.wait_ready()
         eventually(lambda: len(places(node)) >= PLACES, "places are published", within_s=PUBLISH_S)
         yield
@@ -171,7 +172,7 @@ def test_one_gpu_serves_seven_slices_then_a_large_one_then_a_whole_gpu_is_had(cu
     containers = [container_id(cluster.api, pod) for pod in pods]
 
     cluster.installation.plugin.kill()
-    cluster.installation.plugin.start(f"--machine={cut.machine.name}", "--mig=onDemand")
+    cluster.installation.plugin.start(f"--machine={cut.machine.name}", flag("mig"))
     cluster.installation.wait_ready()
     with cluster.kubelet_away():
         pass

@@ -20,6 +20,7 @@ from e2e.installation import DRIVER
 from e2e.node import GUEST_HANDLER
 from e2e.pods import Pod, claim_spec, create_pod, create_template, delete_pod, pod_claims, wait_event
 from support.fake_pci import FakePciBus
+from support.gpu_lists import flag
 
 ADDRESS: Final = "0000:e1:00.0"
 DEVICE: Final = "vfio-0000-e1-00-0"
@@ -39,7 +40,7 @@ def with_vfio(installed: Cluster, tmp_path: Path) -> Iterator[Cluster]:
     root.mkdir()
     with (
         vfio_nodes(),
-        plugin_on(bus, installed, "vfio", "--passthrough=existing", f"--driver-root={root}"),
+        plugin_on(bus, installed, "vfio", flag("passthrough", bind="existing"), f"--driver-root={root}"),
     ):
         wait_published(installed, DEVICE)
         yield installed

@@ -22,6 +22,7 @@ from support.fake_nvml_values import gpu_address
 from support.fake_pci import AUDIO_CLASS, NVIDIA, FakePciBus
 from support.fake_sysfs import write_machine
 from support.gpu_driver_root import put, put_gpu_driver
+from support.gpu_lists import flag
 
 WHOLE: Final = tuple(gpu_device_name(gpu.uuid) for gpu in MACHINE.gpus)
 VFIO: Final = passthrough_device_name(ADDRESS)
@@ -52,7 +53,7 @@ def node(installed: Cluster, tmp_path: Path) -> Iterator[HandedNode]:
     bus.load("vfio_pci")
     put_gpu_driver(driver)
     put(driver, "usr/bin/nvidia-cdi-hook", " ".join(COMMANDS).encode()).chmod(0o755)
-    options = ("--passthrough=onDemand", f"--passthrough-gpus={ADDRESS}", f"--driver-root={driver}")
+    options = (flag("passthrough", f"'{ADDRESS}'"), f"--driver-root={driver}")
     with (
         vfio_nodes(),
         plugin_on(bus, installed, "vfio-on-demand", *options, main="e2e.plugin_of_fake_kernel"),

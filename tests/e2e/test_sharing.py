@@ -17,6 +17,7 @@ from e2e.gpus import GPU_COUNT
 from e2e.installation import DRIVER
 from e2e.pods import Pod, claim_spec, create_claim, create_pod, pod_claims, wait_event, wait_pending
 from e2e.waiting import eventually
+from support.gpu_lists import flag
 
 SHARE_CLASS = f"share.{DRIVER}"
 BEST_EFFORT = {
@@ -41,7 +42,7 @@ def shared_devices(cluster: Cluster) -> list[Any]:
 def one_shared_gpu(installed: Cluster) -> Iterator[Cluster]:
     """Give the cluster with GPU 0 shared, left to kube-scheduler."""
     installation = installed.installation
-    with installation.plugin.restarted_with("--allocator=kube-scheduler", "--sharing=0"):
+    with installation.plugin.restarted_with("--allocator=kube-scheduler", flag("shared", "0")):
         installation.wait_ready()
         eventually(
             lambda: len(shared_devices(installed)) == 1 and not any(d.get("taints") for d in installation.devices()),

@@ -28,6 +28,7 @@ from e2e.installation import DRIVER
 from e2e.pods import RUN_S, Pod, container_id, delete_pod, wait_new_container, wait_pending
 from e2e.waiting import eventually
 from support.fake_mps import FakeCudaClient
+from support.gpu_lists import flag
 from support.mps_model import OK
 from support.mps_process import SupervisedNode
 
@@ -100,7 +101,7 @@ def shared(
     _make_namespace(installed.api)
     installation = installed.installation
     try:
-        with installation.plugin.restarted_with("--sharing=0", f"--mps-root={ROOT}"):
+        with installation.plugin.restarted_with(flag("shared", "0"), f"--mps-root={ROOT}"):
             installation.wait_ready()
             eventually(
                 lambda: any(device.get("allowMultipleAllocations") for device in installation.devices()),
@@ -271,7 +272,7 @@ def restart_all(shared: Shared) -> None:
     shared.cluster.installation.plugin.kill()
     with shared.cluster.kubelet_away():
         shared.node.start()
-        shared.cluster.installation.plugin.start("--sharing=0", f"--mps-root={ROOT}")
+        shared.cluster.installation.plugin.start(flag("shared", "0"), f"--mps-root={ROOT}")
     shared.cluster.installation.wait_ready()
 
 
@@ -290,7 +291,7 @@ def test_a_node_restart_gives_a_share_its_server_again(shared: Shared) -> None:
     with installation.published_anew():
         node.power_on()
         shared.node.start()
-        installation.plugin.start("--sharing=0", f"--mps-root={ROOT}")
+        installation.plugin.start(flag("shared", "0"), f"--mps-root={ROOT}")
     installation.wait_ready()
     shared.cluster.wait_node_ready()
     wait_new_container(shared.api, tenant.pod, container)

@@ -16,6 +16,7 @@ from dracaena.api.confidential import cc_mode_label
 from dracaena.api.errors import BadInputError
 from dracaena.api.objects import KubeObject, Node
 from dracaena.kubelet_plugin.adapters.programs.cc_mode_tool import CcModeTool
+from dracaena.kubelet_plugin.discovery.gpu_list import read_gpus
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.cc_hardware import CcHardware, FakeCcModes
@@ -23,6 +24,7 @@ from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeConfidential, gpu_address
 from support.fake_pci import FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
+from support.gpu_lists import entry
 from support.kube import wait_for
 from support.late_watch import WATCHED, start_with_late_watch
 from support.nvml_world import NAMES, RECORDED, NvmlNode, node_events, nvml_node, nvml_world, taints
@@ -153,10 +155,10 @@ def test_without_the_processes_of_the_host_nothing_is_withheld_or_switched(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"machine": "h100-x1"}, "`machine` plays a recording"),
-        ({"machine": "", "mig": "layout", "mig_layouts_file": "/x"}, "cannot be combined with mig=layout"),
-        ({"machine": "", "vgpu": "layout", "vgpu_layouts_file": "/x"}, "or vgpu=layout"),
-        ({"machine": "", "fabric_partitions": True}, "cannot be combined with fabric-partitions"),
+        ({"machine": "h100-x1"}, "`machine` cannot be combined with `cc-mode-tool`"),
+        ({"machine": "", "gpus": read_gpus([entry("layout", file="/x")])}, "combined with `as: layout`: both change"),
+        ({"machine": "", "gpus": read_gpus([entry("vgpu", file="/x")])}, "combined with `as: vgpu, file: …`: both"),
+        ({"machine": "", "fabric_partitions": True}, "`fabric-partitions` cannot be combined with `cc-mode-tool`"),
     ],
 )
 def test_settings_that_do_not_go_with_it_are_refused_at_the_start(

@@ -1,4 +1,4 @@
-"""The whole plugin with mig=onDemand on a fake driver: what is published, made, given to containers and undone."""
+"""The whole plugin dividing GPUs on demand, on a fake driver: what is published, made, given away and undone."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.forked_programs import ForkedProgram
+from support.gpu_lists import flag, gpu_list
 from support.kube import wait_for
 from support.late_watch import start_without_pods
 from support.mig_node import access_minors
@@ -52,8 +53,8 @@ def node(world: World, hardware: FakeMigHardware) -> Iterator[NvmlNode]:
         node.stop()
 
 
-def dividing(world: World, hardware: FakeMigHardware, mig: str = "onDemand") -> NvmlNode:
-    node = NvmlNode(world, mig=mig)
+def dividing(world: World, hardware: FakeMigHardware, mig: str = "all") -> NvmlNode:
+    node = NvmlNode(world, gpus=gpu_list(mig=mig))
     node.nvml = FakeMigNvml(hardware)
     return node
 
@@ -280,7 +281,7 @@ def test_claims_end_after_the_setting_was_taken_back(world: World, hardware: Fak
             assert world.prepare(claim)[claim.metadata.uid].error == ""
     finally:
         first.stop()
-    second = dividing(world, hardware, mig="existing")
+    second = dividing(world, hardware, mig="")
     second.program.start()
     try:
         second.ready()
@@ -310,7 +311,7 @@ def start_recorded(world: World) -> ForkedProgram:
     """Start the plugin and wait for its socket: gRPC alone tries again after longer and longer pauses."""
     socket = world.kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
     socket.unlink(missing_ok=True)
-    process = start_process(world, more=["--mig=onDemand"], machine="h100-x1")
+    process = start_process(world, more=[flag("mig")], machine="h100-x1")
     wait_for(socket.exists, "the socket of the plugin", timeout_s=60)
     return process
 

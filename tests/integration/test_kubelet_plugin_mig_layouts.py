@@ -1,4 +1,4 @@
-"""The whole plugin with mig=layout on a fake driver: a label divides idle GPUs, and claims get the parts."""
+"""The whole plugin with MIG layouts on a fake driver: a label divides idle GPUs, and claims get the parts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from dracaena.api.errors import BadInputError
 from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import KubeObject
-from dracaena.kubelet_plugin.program import Program
+from dracaena.kubelet_plugin.discovery.gpu_list import read_gpus
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
+from support.gpu_lists import entry
 from support.kube import wait_for
 from support.late_watch import WATCHED, start_with_late_watch
 from support.node_layouts import choose, layout_condition
@@ -74,8 +73,7 @@ def node(world: World, hardware: FakeMigHardware) -> Iterator[NvmlNode]:
 
 def starting(world: World, hardware: FakeMigHardware, **changes: Any) -> NvmlNode:
     file = str(world.folder / "layouts.yaml")
-    given = {"mig": "layout", "mig_layouts_file": file, "mig_layout_condition": True, **changes}
-    node = NvmlNode(world, **given)
+    node = NvmlNode(world, gpus=read_gpus([entry("layout", file=file, condition=True, **changes)]))
     node.nvml = FakeMigNvml(hardware)
     return node
 
@@ -214,9 +212,3 @@ def test_a_plugin_that_ends_in_the_middle_goes_on_and_offers_nothing_half_done(
         assert hardware.layout(0) == [("1g.10gb", start, 1) for start in range(7)]
     finally:
         second.stop()
-
-
-def test_layouts_without_a_file_are_refused_at_the_start(world: World) -> None:
-    for machine in ("", "h100-x1"):
-        with pytest.raises(BadInputError, match="needs mig-layouts-file"):
-            Program(world.settings(mig="layout", machine=machine), registry=CollectorRegistry())

@@ -16,6 +16,7 @@ from dracaena.api.names import taint_key
 from dracaena.api.objects import Node
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.discovery.gpu_list import read_gpus
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
@@ -24,12 +25,15 @@ from support.fake_nvml_values import gpu_address
 from support.fake_pci import NETWORK_CLASS, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
 from support.gpu_driver_root import PROC_DEVICES, put, put_nodes
+from support.gpu_lists import entry, gpu_list
 from support.late_watch import late_watch, start_without_pods
 from support.machines import first_gpus
 from support.nvml_world import NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
 from support.plugin_world import DRIVER, NODE, World, http
 
 GPU, NAME = "0000:e1:00.0", "vfio-0000-e1-00-0"
+
+BY_ADMIN = read_gpus([entry("passthrough", bind="existing")])
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def node(world: World, bus: FakePciBus) -> Iterator[NvmlNode]:
     assert bus.driver_of(GPU) == "vfio-pci"
     put(world.folder, "host/dev/vfio/vfio", b"10:196")
     put(world.folder, "host/dev/vfio/7", b"239:0")
-    with nvml_node(world, passthrough="existing") as made:
+    with nvml_node(world, gpus=BY_ADMIN) as made:
         yield made
 
 
@@ -136,7 +140,7 @@ def test_the_nodes_of_vfio_are_the_hosts_where_a_driver_container_has_those_of_t
     put(world.folder, "host/dev/vfio/7", b"239:0")
     container = world.folder / "container"
     put_nodes(container, (gpu.minor for gpu in RECORDED.gpus if gpu.minor is not None))
-    with nvml_node(world, passthrough="existing", dev_root=str(container)) as node:
+    with nvml_node(world, gpus=BY_ADMIN, dev_root=str(container)) as node:
         node.program.start()
         node.ready()
         claim = world.allocated_claim("claim", [0], devices=[NAME])
@@ -171,7 +175,7 @@ def test_a_gpu_is_taken_from_the_driver_for_a_claim_and_given_back(world: World,
     put(world.folder, "host/dev/vfio/vfio", b"10:196")
     put(world.folder, "host/dev/vfio/9", b"239:0")
     vfio = passthrough_device_name(ADDRESS)
-    with nvml_node(world, passthrough="onDemand", passthrough_gpus=ADDRESS) as node:
+    with nvml_node(world, gpus=gpu_list(passthrough=ADDRESS)) as node:
         opened: list[int] = []
 
         def unbinding(path: str) -> None:
@@ -209,14 +213,14 @@ def test_a_gpu_whose_claim_left_nothing_but_a_note_is_given_back_by_the_next_plu
     put(world.folder, "host/dev/vfio/vfio", b"10:196")
     put(world.folder, "host/dev/vfio/9", b"239:0")
     vfio = passthrough_device_name(ADDRESS)
-    with nvml_node(world, passthrough="onDemand", passthrough_gpus=ADDRESS) as node:
+    with nvml_node(world, gpus=gpu_list(passthrough=ADDRESS)) as node:
         start_without_pods(node)
         claim = world.allocated_claim("claim", [], devices=[vfio])
         assert world.prepare(claim)[claim.metadata.uid].error == ""
     for lost in [*world.folder.rglob(f"claims/{claim.metadata.uid}.json"), *world.folder.rglob("*-claim_*.json")]:
         lost.unlink()
     assert kernel.bus.driver_of(ADDRESS) == "vfio-pci"
-    with nvml_node(world, passthrough="onDemand", passthrough_gpus=ADDRESS) as node:
+    with nvml_node(world, gpus=gpu_list(passthrough=ADDRESS)) as node:
         node.program.start()
         node.until(lambda: kernel.bus.driver_of(ADDRESS) == "nvidia", "given back")
         node.until(
@@ -226,7 +230,7 @@ def test_a_gpu_whose_claim_left_nothing_but_a_note_is_given_back_by_the_next_plu
 
 def test_a_gpu_that_somebody_has_open_is_refused_with_the_process_by_name(world: World, kernel: FakePciDrivers) -> None:
     kernel.bus.open_by[ADDRESS] = [4711]
-    with nvml_node(world, passthrough="onDemand", passthrough_gpus=ADDRESS) as node:
+    with nvml_node(world, gpus=gpu_list(passthrough=ADDRESS)) as node:
         node.program.start()
         node.ready()
         claim = world.allocated_claim("claim", [], devices=[passthrough_device_name(ADDRESS)])
@@ -240,7 +244,7 @@ def test_without_the_processes_of_the_host_nothing_is_bound_and_the_node_says_wh
 ) -> None:
     with (
         patch("dracaena.kubelet_plugin.wiring.gpu_means.sees_listener", lambda _socket: False),
-        nvml_node(world, passthrough="onDemand", passthrough_gpus=ADDRESS) as node,
+        nvml_node(world, gpus=gpu_list(passthrough=ADDRESS)) as node,
     ):
         node.program.start()
         node.ready()
@@ -252,6 +256,6 @@ def test_without_the_processes_of_the_host_nothing_is_bound_and_the_node_says_wh
 
 
 def test_a_recorded_machine_has_no_gpus_for_virtual_machines_and_says_so_at_the_start(world: World) -> None:
-    words = "setting passthrough=existing cannot be combined with machine=h100-x1: .*; leave out one of them"
+    words = "`machine` cannot be combined with `as: passthrough, bind: existing`: .*; leave out one of them"
     with pytest.raises(BadInputError, match=words):
-        Program(world.settings(passthrough="existing", machine="h100-x1"), registry=CollectorRegistry())
+        Program(world.settings(gpus=BY_ADMIN, machine="h100-x1"), registry=CollectorRegistry())

@@ -13,9 +13,11 @@ from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.cli.main import main
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.discovery.gpu_list import read_gpus
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround, let_pass
 from support.clock import FakeClock
+from support.gpu_lists import entry
 from support.kube import wait_for
 from support.node_layouts import choose, layout_condition
 from support.plugin_world import World
@@ -48,7 +50,7 @@ class RecordedNodeWorld:
         """Run one process of the plugin."""
         self.clock = FakeClock()
         file = str(self.world.folder / "layouts.yaml")
-        given = {"mig": "layout", "mig_layouts_file": file, "mig_layout_condition": True, **changes}
+        given = {"gpus": read_gpus([entry("layout", file=file, condition=True)]), **changes}
         settings = self.world.settings(machine="h100-x1", driver_root="", **given)
         program = Program(settings, clock=self.clock, registry=CollectorRegistry())
         program.start()

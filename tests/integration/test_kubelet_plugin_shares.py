@@ -18,6 +18,7 @@ from dracaena.kubelet_plugin.worker import Worker
 from support.api_ground import ApiGround
 from support.fake_memory_limits import NONE_BYTES, CgroupTree, MemoryLimitingNvml
 from support.fake_nvidia_smi import NvidiaSmiRoot
+from support.gpu_lists import gpu_list
 from support.late_watch import late_watch
 from support.nvml_world import RECORDED, NvmlNode, nvml_world, taints
 from support.plugin import share_of, sharing_config
@@ -42,7 +43,7 @@ class Ground:
         self.start()
 
     def start(self) -> None:
-        self.node = NvmlNode(self.world, cgroup_root=str(self.tree.root), sharing="all")
+        self.node = NvmlNode(self.world, cgroup_root=str(self.tree.root), gpus=gpu_list(shared="all"))
         self.node.nvml = self.nvml
         self._others = frozenset(threading.enumerate())
         self.node.program.start()

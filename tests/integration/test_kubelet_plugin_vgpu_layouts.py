@@ -1,9 +1,8 @@
-"""The whole plugin with vgpu=layout on a fake /sys: a label makes vGPUs on idle GPUs, and claims get them."""
+"""The whole plugin with layouts of vGPUs on a fake /sys: a label makes vGPUs on idle GPUs, and claims get them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -13,12 +12,14 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.objects import KubeObject, Node
 from dracaena.api.vgpu import vgpu_device_name
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
+from dracaena.kubelet_plugin.discovery.gpu_list import read_gpus
 from dracaena.kubelet_plugin.ports import OpeningProcess
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.fake_pci import FakePciBus
 from support.fake_vgpu import T4_TYPES, FakeVgpus
 from support.gpu_driver_root import PROC_DEVICES, put
+from support.gpu_lists import entry
 from support.late_watch import WATCHED, start_with_late_watch
 from support.node_layouts import NodeWithConditions
 from support.nvml_world import NvmlNode, node_events, nvml_world, taints
@@ -87,7 +88,7 @@ def kernel(world: World) -> Iterator[Kernel]:
 def node(world: World, kernel: Kernel) -> Iterator[NvmlNode]:
     assert kernel.there(T4) == {}
     file = str(world.folder / "layouts.yaml")
-    made = NvmlNode(world, vgpu="layout", vgpu_layouts_file=file, vgpu_layout_condition=True)
+    made = NvmlNode(world, gpus=read_gpus([entry("vgpu", file=file, condition=True)]))
     try:
         yield made
     finally:
@@ -175,24 +176,9 @@ def test_what_others_made_and_a_file_with_two_types_for_one_gpu_are_troubles_and
     node.until(lambda: node.program.ready() is None, "it is ready all the same")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "setting vgpu=layout needs vgpu-layouts-file"),
-        (
-            {"vgpu_layouts_file": "/layouts.yaml", "mig": "layout", "mig_layouts_file": "/mig.yaml"},
-            "vgpu=layout cannot be combined with mig=layout",
-        ),
-    ],
-)
-def test_settings_that_do_not_go_together_are_told_at_the_start(
-    world: World, kernel: Kernel, changes: dict[str, Any], words: str
-) -> None:
-    assert kernel.root == world.folder / "sys"
-    with pytest.raises(BadInputError, match=words):
-        NvmlNode(world, vgpu="layout", **changes)
-
-
 def test_a_recorded_machine_has_no_vgpu_layouts(world: World) -> None:
-    with pytest.raises(BadInputError, match="setting vgpu=layout cannot be combined with machine=h100-x1"):
-        Program(world.settings(vgpu="layout", machine="h100-x1"), registry=CollectorRegistry())
+    settings = world.settings(gpus=read_gpus([entry("vgpu", file="/layouts.yaml")]), machine="h100-x1")
+    with pytest.raises(
+        BadInputError, match="`machine` cannot be combined with `as: vgpu, file: …`: a recorded machine"
+    ):
+        Program(settings, registry=CollectorRegistry())

@@ -19,6 +19,7 @@ from support.fake_nvml_values import gpu_address
 from support.fake_pci import FakePciBus
 from support.fake_vgpu import H200_TYPES, T4_TYPES, FakeVgpus
 from support.gpu_driver_root import PROC_DEVICES, put
+from support.gpu_lists import gpu_list
 from support.nvml_world import NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
 from support.plugin_world import DRIVER, World, http
 
@@ -46,7 +47,7 @@ def vgpus(world: World) -> FakeVgpus:
 def node(world: World, vgpus: FakeVgpus) -> Iterator[NvmlNode]:
     assert vgpus.mdev(UUID).exists()
     put(world.folder, "host/dev/vfio/101", b"239:0")
-    with nvml_node(world, vgpu="existing") as made:
+    with nvml_node(world, gpus=gpu_list(vgpu="all")) as made:
         yield made
 
 
@@ -109,6 +110,6 @@ def test_a_vgpu_that_cannot_be_given_is_a_trouble_of_the_node(node: NvmlNode, vg
 
 
 def test_a_recorded_machine_has_no_vgpus_and_says_so_at_the_start(world: World) -> None:
-    words = "setting vgpu=existing cannot be combined with machine=h100-x1: .*; leave out one of them"
+    words = "`machine` cannot be combined with `as: vgpu`: .*; leave out one of them"
     with pytest.raises(BadInputError, match=words):
-        Program(world.settings(vgpu="existing", machine="h100-x1"), registry=CollectorRegistry())
+        Program(world.settings(gpus=gpu_list(vgpu="all"), machine="h100-x1"), registry=CollectorRegistry())

@@ -16,6 +16,7 @@ from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
+from support.gpu_lists import gpu_list
 from support.killed_steps import KilledSteps
 from support.mig_node import MigNode
 from support.plugin import (
@@ -39,7 +40,7 @@ class Claims:
         self.folder, self.mig = folder, mig
         machine = mig.hardware.machine
         self.gpus = [gpu_device_name(gpu.uuid) for gpu in machine.gpus]
-        self.pool = node_pool(machine, DRIVER, PoolName(NODE), divided=divided_gpus(setting, machine))
+        self.pool = node_pool(machine, DRIVER, PoolName(NODE), divided=divided_gpus(gpu_list(mig=setting), machine))
         self.claims = FakeClaims()
         self.restart()
 

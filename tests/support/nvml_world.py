@@ -31,10 +31,9 @@ from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
+from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
-from dracaena.kubelet_plugin.settings import EXISTING, OFF
-from dracaena.kubelet_plugin.wiring.from_settings import on_demand_gpus
 from support.api_ground import ApiGround, let_pass
 from support.clock import FakeClock
 from support.fake_nvml import FakeNvml
@@ -95,9 +94,6 @@ class NvmlNode:
 
     def __init__(self, world: World, **changes: Any) -> None:
         self.world = world
-        self._divides = changes.get("mig", EXISTING) != EXISTING
-        self._passthrough = changes.get("passthrough", OFF)
-        self._vgpu = changes.get("vgpu", OFF)
         self.nvml: FakeNvml | None = FakeNvml(RECORDED)
         self.clock = FakeClock()
         self.settings = world.settings(machine="", **changes)
@@ -110,16 +106,19 @@ class NvmlNode:
         )
 
     def _source(self, permission: Permission) -> NvmlMachine:
+        gpus = self.settings.gpus
         self.source = NvmlMachine(
             NODE,
-            NvmlReader(NvmlLibrary(self._library, permission=permission), mig_profiles=self._divides),
+            NvmlReader(
+                NvmlLibrary(self._library, permission=permission), mig_profiles=gpus.has(GpuRole.MIG, GpuRole.LAYOUT)
+            ),
             Sysfs(str(self.world.folder / "sys")),
             MigAccess(str(self.world.folder / "proc")),
             self.clock,
             listens=True,
-            pci_bus=SysfsPci(str(self.world.folder / "sys")) if self._passthrough != OFF else None,
-            on_demand=on_demand_gpus(self.settings),
-            vgpus=SysfsVgpu(str(self.world.folder / "sys")) if self._vgpu != OFF else None,
+            pci_bus=SysfsPci(str(self.world.folder / "sys")) if gpus.has(GpuRole.PASSTHROUGH) else None,
+            gpu_list=gpus,
+            vgpus=SysfsVgpu(str(self.world.folder / "sys")) if gpus.has(GpuRole.VGPU) else None,
         )
         return self.source
 

@@ -20,13 +20,14 @@ from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.api.topology import Topology
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.mig.instances import GET_INSTANCE, NOT_FOUND, GpuInstance, MigRefusedError
-from dracaena.kubelet_plugin.discovery.vm.passthrough import OnDemandGpus, handed_through
+from dracaena.kubelet_plugin.discovery.vm.passthrough import handed_through
 from support.fake_fabric_manager import FakeFabricManager
 from support.fake_memory_limits import CgroupTree, FakeLimiter
 from support.fake_mig import FakeGpuInstance, FakeMigHardware
 from support.fake_nvidia_smi import FakeTimeSlices
 from support.fake_pci import AUDIO_CLASS, NVIDIA, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
+from support.gpu_lists import gpu_list
 from support.mig_geometries import divisible_machine
 from support.mig_node import access_minors
 
@@ -199,7 +200,7 @@ class PlayedHardware:
             for gpu, number in zip(self.gpus, self.numbers, strict=True)
             if self.bus.driver_of(str(gpu.pci_bus_id)) == "nvidia"
         )
-        handed = handed_through(SysfsPci(str(self.bus.root)).read(), OnDemandGpus(every=True)).gpus
+        handed = handed_through(SysfsPci(str(self.bus.root)).read(), gpu_list(passthrough="all")).gpus
         count = len(gpus) + len(handed)
         pairs = tuple(Link(LinkLevel.SYS, 18 if b < len(gpus) else None) for _, b in combinations(range(count), 2))
         return dataclasses.replace(

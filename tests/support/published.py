@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import DeviceName
 from dracaena.api.resource_objects import CounterSet, Device
+from dracaena.kubelet_plugin.discovery.gpu_list import ALL_WHOLE, GpuList
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.publish.pool import Page, devices_of
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -24,8 +25,7 @@ class Node:
         *,
         watched: bool = False,
         laid_out: Collection[str] = (),
-        sharing: str = "",
-        mig_gpus: str = "",
+        gpus: GpuList = ALL_WHOLE,
         guest_modes: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self.labels: dict[str, str] = {}
@@ -41,9 +41,7 @@ class Node:
         self.devices_published: list[Device] = []
         self.devices = NodeDevices(
             node_context(node_claims(Path("/nonexistent")), metrics=self.metrics, troubles=heard),
-            PublishingRules(
-                tainted=True, watched=watched, laid_out=frozenset(laid_out), sharing=sharing, mig_gpus=mig_gpus
-            ),
+            PublishingRules(tainted=True, watched=watched, laid_out=frozenset(laid_out), gpu_list=gpus),
             publish=self._publish,
             waiting_for=lambda: "waiting for the NVIDIA driver",
             own_places=self._own_places,

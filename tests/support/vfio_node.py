@@ -20,7 +20,7 @@ from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import VfioGpus
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.changes.pci_hand import PciHand
 from dracaena.kubelet_plugin.discovery.mig.on_demand import as_published, divided_gpus
-from dracaena.kubelet_plugin.discovery.vm.passthrough import OnDemandGpus, handed_through
+from dracaena.kubelet_plugin.discovery.vm.passthrough import handed_through
 from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
@@ -29,6 +29,7 @@ from dracaena.kubelet_plugin.wiring.gpu_means import make_whole
 from support.fake_mig import FakeMigHardware
 from support.fake_pci import AUDIO_CLASS, NVIDIA, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
+from support.gpu_lists import gpu_list
 from support.killed_steps import KilledSteps
 from support.mig_geometries import divisible_machine
 from support.mig_node import MigNode
@@ -68,7 +69,7 @@ class VfioNode:
         self.moved = 0
         """How often NVML was opened anew because GPUs moved."""
         self.divided = "all"
-        """The setting mig-gpus; empty: an admin alone divides GPUs."""
+        """Words that select GPUs to be divided; empty: an admin alone divides GPUs."""
         self.restart()
 
     def restart(self) -> None:
@@ -117,14 +118,14 @@ class VfioNode:
 
     def read(self) -> PublishedPool:
         """What a reading says now; the plugin works with it from look() on."""
-        handed = handed_through(SysfsPci(str(self.bus.root)).read(), OnDemandGpus(every=True)).gpus
+        handed = handed_through(SysfsPci(str(self.bus.root)).read(), gpu_list(passthrough="all")).gpus
         gpus = tuple(
             dataclasses.replace(gpu, mig_enabled=self.mig.hardware.gpus[gpu.index].mode)
             for gpu in self.machine.gpus
             if self.bus.driver_of(str(gpu.pci_bus_id)) == "nvidia"
         )
         self.mig.left_out = {gpu.uuid for gpu in self.machine.gpus} - {gpu.uuid for gpu in gpus}
-        divided = divided_gpus(self.divided, self.machine)
+        divided = divided_gpus(gpu_list(mig=self.divided), self.machine)
         now = as_published(dataclasses.replace(self.machine, gpus=gpus, passthrough=handed, mig_devices=()), divided)
         return node_pool(self.linked(now), DRIVER, PoolName(NODE), divided=divided)
 

@@ -18,8 +18,10 @@ from dracaena.api.names import ClaimUid, cdi_device_name, gpu_device_name
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.gpu_driver.thread import WedgedError
+from dracaena.kubelet_plugin.discovery.gpu_list import read_gpus
 from support.clock import FakeClock
 from support.fabric_node import FabricPort
+from support.gpu_lists import entry, gpu_list
 from support.mig_node import access_minors
 from support.mps_node import MpsNode
 from support.node_simulator import SWEEP_S, Crashed, FailingSteps, ViolationError
@@ -76,15 +78,15 @@ FLAVORS: Final = (
         "on demand",
         2,
         {"whole": 3, "share": 2, "slices": 4, "mps": 3, "part": 6, "vfio": 4, "admin": 1},
-        {"mig": "onDemand", "passthrough": "onDemand"},
+        {"gpus": gpu_list(shared="all", mig="all", passthrough="all")},
     ),
     Flavor(
         "partitions",
         4,
         {"whole": 5, "slices": 2, "vfio": 4, "admin": 1},
-        {"fabric_partitions": True, "passthrough": "onDemand"},
+        {"fabric_partitions": True, "gpus": gpu_list(shared="all", passthrough="all")},
     ),
-    Flavor("layouts", 2, {"whole": 3, "slices": 3, "mps": 2, "static": 8}, {"mig": "layout"}),
+    Flavor("layouts", 2, {"whole": 3, "slices": 3, "mps": 2, "static": 8}, {}),
 )
 
 
@@ -152,7 +154,8 @@ class WholeNode:
         settings = {**self.flavor.settings, "mps_root": self.mps.places.root}
         if self.flavor.name == "layouts":
             (folder / "layouts.yaml").write_text(LAYOUTS_FILE)
-            settings["mig_layouts_file"] = str(folder / "layouts.yaml")
+            file = str(folder / "layouts.yaml")
+            settings["gpus"] = read_gpus([entry("shared"), entry("layout", file=file)])
         self.played = PlayedNode(
             folder,
             self.claims,

@@ -55,6 +55,7 @@ from dracaena.kubelet_plugin.upkeep.stale_files import remove_stale_files
 from dracaena.kubelet_plugin.wiring.build import build_parts
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
+from support.gpu_lists import gpu_list
 from support.plugin import DRIVER, NODE, FakeClaims, FakeKubelet, FakePods, files_below
 
 INTERNAL = "internal error of the plugin"
@@ -161,7 +162,7 @@ class WholePlugin:
                 "kubelet_root": str(node.folder / "kubelet"),
                 "cdi_root": str(node.folder / "cdi"),
                 "cgroup_root": str(node.cgroups),
-                "sharing": "all",
+                "gpus": gpu_list(shared="all"),
                 "watch_health": False,
                 "claim_status": False,
                 **node.settings,

@@ -22,10 +22,9 @@ from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.build import Reading, read_facts
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
+from dracaena.kubelet_plugin.discovery.gpu_list import ALL_WHOLE, GpuList
 from dracaena.kubelet_plugin.discovery.vm.passthrough import (
-    NONE_ON_DEMAND,
     HandedThrough,
-    OnDemandGpus,
     handed_through,
 )
 from dracaena.kubelet_plugin.discovery.vm.vgpus import TypesOfGpus, VgpuBus, existing_vgpus, gpus_with_numbered_types
@@ -51,11 +50,11 @@ class NvmlMachine:
         *,
         listens: bool = False,
         pci_bus: SysfsPci | None = None,
-        on_demand: OnDemandGpus = NONE_ON_DEMAND,
+        gpu_list: GpuList = ALL_WHOLE,
         vgpus: SysfsVgpu | None = None,
     ) -> None:
         """`pci_bus` reads which GPUs are passed through to virtual machines, `vgpus` which vGPUs exist; None: none.
-        `on_demand` are the GPUs that are passed through when claims get them.
+        `gpu_list` says which GPUs are passed through when claims get them.
 
         With `listens` NVML stays open between two calls, so that events are received; otherwise it is closed and
         not in the way of a GPU reset or a change of the MIG mode or the driver.
@@ -72,7 +71,7 @@ class NvmlMachine:
         self._sysfs = sysfs
         self._mig_access = mig_access or MigAccess()
         self._pci_bus = pci_bus
-        self._on_demand = on_demand
+        self._gpu_list = gpu_list
         self._vgpus = vgpus
         self._vgpu_types: TypesOfGpus = {}  # replaced whole
         self._needs_no_driver = False
@@ -89,7 +88,7 @@ class NvmlMachine:
         listens: bool = False,
         mig_profiles: bool = False,
         passthrough: bool = False,
-        on_demand: OnDemandGpus = NONE_ON_DEMAND,
+        gpu_list: GpuList = ALL_WHOLE,
         vgpus: bool = False,
         module_ids: bool = False,
     ) -> NvmlMachine:
@@ -98,7 +97,7 @@ class NvmlMachine:
         reader = NvmlReader(library, mig_profiles=mig_profiles, module_ids=module_ids)
         pci_bus = SysfsPci(sys_root) if passthrough else None
         mediated = SysfsVgpu(sys_root) if vgpus else None
-        return cls(name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus, on_demand=on_demand, vgpus=mediated)
+        return cls(name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus, gpu_list=gpu_list, vgpus=mediated)
 
     def read_all(self) -> Reading:
         """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""
@@ -125,7 +124,7 @@ class NvmlMachine:
     def _handed_through(self, pci_bus: SysfsPci, vgpu_bus: VgpuBus) -> HandedThrough:
         """Return the GPUs for virtual machines. Those of the vGPU manager are never bound to VFIO for a claim."""
         parents = frozenset(map(str, vgpu_bus.parents))
-        return handed_through(pci_bus.read(), self._on_demand, but=parents)
+        return handed_through(pci_bus.read(), self._gpu_list, but=parents)
 
     def _driver_facts(self, handed: HandedThrough, vgpu_bus: VgpuBus) -> tuple[MachineFacts, TypesOfGpus]:
         """Return what the driver says, with the vGPU types that sysfs knows only by number.

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu, Machine
+from dracaena.kubelet_plugin.discovery.gpu_list import NO_INDICES
 from dracaena.kubelet_plugin.discovery.layout_files import (
     counts_of,
     device_ids_of,
@@ -32,7 +33,6 @@ from dracaena.kubelet_plugin.discovery.layout_files import (
 )
 from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.discovery.mig.packing import packed
-from dracaena.kubelet_plugin.discovery.publish.gpu_list import NO_INDICES
 
 _ENTRY_KEYS = ("devices", "device-filter", "mig-enabled", "mig-devices")
 _SHARED = re.compile(r"^[0-9]+c\.")

@@ -1,4 +1,4 @@
-"""The settings `mig` and `mig-gpus` and the GPUs of a machine → which GPUs are divided when claims ask for it."""
+"""The GPUs of a machine that the setting `gpus` has divided for claims → which of them can be."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import EmptyGpuInstance, MigDevice
 from dracaena.api.mig_geometry import MEMORY_SLICE, MigPlace, MigPlacement, consumption, counters, places
 from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.discovery.gpu_list import NO_INDICES, GpuList, GpuRole
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
-from dracaena.kubelet_plugin.discovery.publish.gpu_list import NO_INDICES, listed_gpus
 
 _WITH_A_RESET: Final = ("Ampere",)
 """Architectures that change MIG mode by a reset of the GPU. Older ones have no MIG; newer ones change it at once."""
@@ -27,26 +27,26 @@ class DividedGpus:
     switched: frozenset[str] = frozenset()
     """Those of them whose MIG mode the plugin changes: they are also published whole."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Word of the setting, or UUID of a GPU that cannot be divided → what is wrong, as a sentence."""
+    """Word of the list, or UUID of a GPU that cannot be divided → what is wrong, as a sentence."""
 
 
 NOT_DIVIDED: Final = DividedGpus()
 
 
-def divided_gpus(setting: str, machine: Machine, first: Mapping[int, str] = NO_INDICES) -> DividedGpus:
-    """Read a list of GPUs as listed_gpus() does.
+def divided_gpus(gpu_list: GpuList, machine: Machine, first: Mapping[int, str] = NO_INDICES) -> DividedGpus:
+    """Read a list as GpuList.listed() does.
 
     `all` skips GPUs without MIG, and Ampere GPUs that are not in MIG mode: they stay whole. A GPU that is named but
     cannot be divided is a problem.
     """
-    listed = listed_gpus(setting, machine, first, "divided")
+    listed = gpu_list.listed(GpuRole.MIG, machine, first)
     problems = dict(listed.problems)
     uuids: set[str] = set()
     for gpu in listed.gpus:
         problem = _obstacle(gpu)
         if problem is None:
             uuids.add(gpu.uuid)
-        elif not listed.is_all or _is_unknown(gpu):
+        elif gpu.uuid in listed.named or _is_unknown(gpu):
             problems[gpu.uuid] = problem
     at_once = (gpu.uuid for gpu in machine.gpus if gpu.uuid in uuids and changes_mode_at_once(gpu))
     return DividedGpus(frozenset(uuids), frozenset(at_once), problems)

@@ -1,4 +1,4 @@
-"""The setting `sharing` and the GPUs of a machine → which GPUs several claims may have at once."""
+"""The GPUs of a machine that the setting `gpus` gives to several claims → which of them they may have at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dracaena.api.machine import Gpu, Machine
-from dracaena.kubelet_plugin.discovery.publish.gpu_list import NO_INDICES, listed_gpus
+from dracaena.kubelet_plugin.discovery.gpu_list import NO_INDICES, GpuList, GpuRole
 
 LEAST_MEMORY_BYTES: Final = 2 << 20
 """The least share plus one step: what the API requires of a range with a step (resource.k8s.io/v1, validRange)."""
@@ -15,22 +15,22 @@ LEAST_MEMORY_BYTES: Final = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class SharedGpus:
-    """What a setting means on one machine."""
+    """What the list means on one machine."""
 
     uuids: frozenset[str] = frozenset()
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Word of the setting, or UUID of a GPU that cannot be shared → what is wrong, as a sentence. Such GPUs are not
+    """Word of the list, or UUID of a GPU that cannot be shared → what is wrong, as a sentence. Such GPUs are not
     shared."""
 
 
-def shared_gpus(setting: str, machine: Machine, first: Mapping[int, str] = NO_INDICES) -> SharedGpus:
-    """Read a setting as listed_gpus() does. `all` skips divided GPUs; a GPU that is named but cannot be shared is a
+def shared_gpus(gpu_list: GpuList, machine: Machine, first: Mapping[int, str] = NO_INDICES) -> SharedGpus:
+    """Read a list as GpuList.listed() does. `all` skips divided GPUs; a GPU that is named but cannot be shared is a
     problem.
     """
-    listed = listed_gpus(setting, machine, first, "shared")
+    listed = gpu_list.listed(GpuRole.SHARED, machine, first)
     problems, uuids = dict(listed.problems), set()
     for gpu in listed.gpus:
-        if gpu.mig_enabled and listed.is_all:
+        if gpu.mig_enabled and gpu.uuid not in listed.named:
             continue
         obstacle = _obstacle(gpu)
         if obstacle is None:

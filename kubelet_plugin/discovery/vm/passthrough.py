@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, PassthroughGpu, hexadecimal_id
 from dracaena.host.facts.pci import PciAddress
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.discovery.gpu_list import ALL_WHOLE, GpuList
+from dracaena.kubelet_plugin.discovery.vm.pci_products import PCI_PRODUCTS
 
 VFIO_DRIVER: Final = re.compile(r"(?:[a-z0-9]+[-_])*vfio[-_]pci", re.ASCII)
 """Names of the drivers of vfio-pci and of its variants (nvgrace_gpu_vfio_pci), which have dashes or underscores."""
@@ -19,25 +20,12 @@ VFIO_DRIVER: Final = re.compile(r"(?:[a-z0-9]+[-_])*vfio[-_]pci", re.ASCII)
 NO_IOMMU: Final = "vfio-noiommu"
 """Name of a group that VFIO invents without an IOMMU (enable_unsafe_noiommu_mode): it protects nothing."""
 
-_NO_GPU: Final = "setting passthrough-gpus names it, and this node has no GPU of NVIDIA's at that address"
+_NO_GPU: Final = "the setting `gpus` selects it, and this node has no GPU of NVIDIA's there"
 
 _GPU_CLASSES: Final = (0x0300, 0x0302)
 """VGA and 3D controllers."""
 _BRIDGE: Final = 0x0604
 """PCI to PCI bridges stay with the host, whoever has their group (Linux, driver-api/vfio)."""
-
-_PRODUCTS: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        0x1DB1: "Tesla V100-SXM2-16GB", 0x1DB4: "Tesla V100-PCIE-16GB", 0x1DB5: "Tesla V100-SXM2-32GB",
-        0x1DB6: "Tesla V100-PCIE-32GB", 0x1EB8: "Tesla T4", 0x20B0: "NVIDIA A100-SXM4-40GB",
-        0x20B2: "NVIDIA A100-SXM4-80GB", 0x20B5: "NVIDIA A100 80GB PCIe", 0x20B7: "NVIDIA A30",
-        0x20F1: "NVIDIA A100-PCIE-40GB", 0x2235: "NVIDIA A40", 0x2236: "NVIDIA A10", 0x2237: "NVIDIA A10G",
-        0x2321: "NVIDIA H100 NVL", 0x2330: "NVIDIA H100 80GB HBM3", 0x2331: "NVIDIA H100 PCIe", 0x2335: "NVIDIA H200",
-        0x233B: "NVIDIA H200 NVL", 0x26B5: "NVIDIA L40", 0x26B9: "NVIDIA L40S", 0x27B8: "NVIDIA L4",
-        0x2901: "NVIDIA B200",
-    }
-)  # fmt: skip
-"""Device id → NVML's name of the product. NVML cannot be asked: the NVIDIA driver does not have these GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +90,6 @@ class PciBus:
 
 
 @dataclass(frozen=True, slots=True)
-class OnDemandGpus:
-    """Which GPUs are bound to VFIO when a claim gets them, regardless of their current drivers."""
-
-    every: bool = False
-    addresses: frozenset[str] = frozenset()
-    """PCI addresses that the settings of the node name."""
-
-    def __contains__(self, address: str) -> bool:
-        return self.every or address in self.addresses
-
-
-NONE_ON_DEMAND: Final = OnDemandGpus()
-
-
-@dataclass(frozen=True, slots=True)
 class HandedThrough:
     """What a bus has for virtual machines."""
 
@@ -127,19 +100,22 @@ class HandedThrough:
 
 
 def handed_through(
-    bus: PciBus, on_demand: OnDemandGpus = NONE_ON_DEMAND, *, but: Collection[str] = ()
+    bus: PciBus,
+    gpu_list: GpuList = ALL_WHOLE,
+    *,
+    but: Collection[str] = (),
 ) -> HandedThrough:
     """Return the GPUs that a VFIO driver has or may get on demand, and those of them that are refused.
 
     A virtual machine gets a whole IOMMU group, since the devices in it can reach each other's memory. So a group may
-    hold only the functions of one GPU, each with a VFIO driver or with none, and bridges. The functions of GPUs
-    `on_demand` are bound when a claim gets them, except GPUs at the addresses `but`, which something else has. An
-    address in the settings without a GPU is refused too, because whoever set it expects a GPU there.
+    hold only the functions of one GPU, each with a VFIO driver or with none, and bridges. The functions of GPUs that
+    the list gives to passthrough are bound when a claim gets them, except GPUs at the addresses `but`, which something
+    else has. A word of the list that selects no GPU here is refused too, because whoever set it expects one.
     """
     gpus, refused = [], list(bus.unreadable)
     for address in sorted(bus.functions):
         function = bus.functions[address]
-        is_asked = str(address) in on_demand and str(address) not in but
+        is_asked = gpu_list.binds_function(str(address), function.device_id) and str(address) not in but
         if not function.is_gpu or not (function.has_vfio_driver or is_asked):
             continue
         reason = why_not_on_demand(function, bus) if is_asked else _why_refused(function, bus, on_demand=False)
@@ -147,9 +123,11 @@ def handed_through(
             gpus.append(_gpu(function, on_demand=is_asked))
         else:
             refused.append(RefusedGpu(str(address), reason))
-    there = {str(address) for address, function in bus.functions.items() if function.is_gpu}
-    there |= {each.address for each in refused}
-    refused += [RefusedGpu(address, _NO_GPU) for address in on_demand.addresses - there]
+    there = {each.address for each in refused}
+    for address, function in bus.functions.items():
+        if function.is_gpu:
+            there |= {str(address), PCI_PRODUCTS.get(function.device_id, "").lower()}
+    refused += [RefusedGpu(word, _NO_GPU) for word in gpu_list.bound_words() - there]
     return HandedThrough(tuple(gpus), tuple(sorted(refused)))
 
 
@@ -161,7 +139,7 @@ def _gpu(function: PciFunction, *, on_demand: bool) -> PassthroughGpu:
         device_id=function.device_id,
         iommu_group=function.iommu_group,
         driver=function.driver or "",
-        product_name=_PRODUCTS.get(function.device_id),
+        product_name=PCI_PRODUCTS.get(function.device_id),
         is_bound=function.has_vfio_driver,
         on_demand=on_demand,
     )
@@ -200,7 +178,7 @@ def why_divided_by_mig(gpu: Gpu) -> str | None:
         return None
     return (
         f"GPU {gpu.uuid} is in MIG mode, which an admin changes and not a claim, and a virtual machine gets a GPU "
-        f"whole: `nvidia-smi -i {gpu.pci_bus_id} -mig 0` on the node, or name other GPUs in passthrough-gpus"
+        f"whole: `nvidia-smi -i {gpu.pci_bus_id} -mig 0` on the node, or select other GPUs as passthrough in `gpus`"
     )
 
 

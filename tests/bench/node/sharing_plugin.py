@@ -27,6 +27,7 @@ from dracaena.process.ending import hold_end_signals
 from dracaena.process.logs import configure_logs
 from support.fake_memory_limits import NvmlWithLimitFiles
 from support.fake_nvidia_smi import NvidiaSmiRoot
+from support.gpu_lists import gpu_list
 from support.nvml_world import nvml_host
 
 GPU_DRIVER: Final = "615.10"
@@ -60,7 +61,7 @@ def main(folder: str, kubeconfig: str, machine: str, mps_root: str, http_address
         host_root_mount=str(places.host),
         cgroup_root=str(places.cgroups),
         mps_root=mps_root,
-        sharing="all",
+        gpus=gpu_list(shared="all"),
         http_address=http_address,
     )
     with nvml_host(places.folder, recorded):

@@ -126,25 +126,31 @@ NOT_RUN_HERE = {
     "kubectl label node NODE gpu.dracaena.dev/settings=shared": _SHARES,
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set deviceClasses.share=true --set kubeletPlugin.nodeSettings.shared.sharing=all"
+        "--set deviceClasses.share=true "
+        '--set-json \'kubeletPlugin.nodeSettings.shared.gpus=[{"select":"all","as":"shared"}]\''
     ): _SHARES,
     (
         "helm upgrade --install dracaena deploy/helm/dracaena --namespace dracaena --create-namespace "
-        "--set mps.enabled=true --set kubeletPlugin.nodeSettings.shared.sharing=all --set deviceClasses.share=true"
+        "--set mps.enabled=true "
+        '--set-json \'kubeletPlugin.nodeSettings.shared.gpus=[{"select":"all","as":"shared"}]\' '
+        "--set deviceClasses.share=true"
     ): _SHARES,
     "kubectl apply -f - <<'END'": "tests/unit/docs/test_sharing.py types the manifests that follow",
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set kubeletPlugin.nodeSettings.divided.mig=onDemand"
+        '--set-json \'kubeletPlugin.nodeSettings.divided.gpus=[{"select":"all","as":"mig"}]\''
     ): _MIG,
     "kubectl label node NODE gpu.dracaena.dev/settings=divided": _MIG,
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set deviceClasses.confidentialVfio=true --set kubeletPlugin.nodeSettings.machines.passthrough=existing"
+        "--set deviceClasses.confidentialVfio=true "
+        '--set-json \'kubeletPlugin.nodeSettings.machines.gpus=[{"select":"all"'
+        ',"as":"passthrough","bind":"existing"}]\''
     ): _KATA,
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set deviceClasses.vfio=true --set kubeletPlugin.nodeSettings.machines.passthrough=onDemand"
+        "--set deviceClasses.vfio=true "
+        '--set-json \'kubeletPlugin.nodeSettings.machines.gpus=[{"select":"all","as":"passthrough"}]\''
     ): _VFIO,
     "kubectl label node NODE gpu.dracaena.dev/settings=machines": _VFIO,
     "kubectl apply -f claim.yaml": _VFIO,
@@ -153,12 +159,16 @@ NOT_RUN_HERE = {
     "kubectl apply -f deploy/examples/mig-slices/1g-10gb.yaml": _MIG,
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set-file kubeletPlugin.migLayouts=layouts.yaml --set kubeletPlugin.nodeSettings.divided.mig=layout"
+        "--set-file kubeletPlugin.migLayouts=layouts.yaml "
+        '--set-json \'kubeletPlugin.nodeSettings.divided.gpus=[{"select":"all"'
+        ',"as":"layout","file":"/etc/dracaena-mig/layouts.yaml"}]\''
     ): _LAYOUT,
     "kubectl label node NODE gpu.dracaena.dev/mig-layout=balanced": _LAYOUT,
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set deviceClasses.vgpu=true --set kubeletPlugin.nodeSettings.desktops.vgpu=layout "
+        "--set deviceClasses.vgpu=true "
+        '--set-json \'kubeletPlugin.nodeSettings.desktops.gpus=[{"select":"all"'
+        ',"as":"vgpu","file":"/etc/dracaena-vgpu/layouts.yaml"}]\' '
         "--set-file kubeletPlugin.vgpuLayouts=vgpus.yaml"
     ): _VGPUS,
     "kubectl label node NODE gpu.dracaena.dev/settings=desktops": _VGPUS,

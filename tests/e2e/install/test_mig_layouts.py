@@ -17,6 +17,7 @@ from e2e.install.impersonation import As, plugin, plugin_as_node
 from e2e.install.seen import wait_pods
 from e2e.installation import DRIVER
 from e2e.waiting import eventually, never
+from support.gpu_lists import entry
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
@@ -49,8 +50,8 @@ def divided(bare: ChartCluster) -> Iterator[ChartCluster]:
     chart = bare
     chart.ensure_installed()
     chart.gpus.make_capability_nodes(read_machine(MACHINE))
-    settings = {"machine": MACHINE, "mig": "layout"}
-    chart.upgrade(kubeletPlugin={"settings": settings, "migLayouts": LAYOUTS, "migLayoutCondition": True})
+    settings = {"machine": MACHINE, "gpus": [entry("layout", file="/etc/dracaena-mig/layouts.yaml", condition=True)]}
+    chart.upgrade(kubeletPlugin={"settings": settings, "migLayouts": LAYOUTS})
     try:
         eventually(lambda: len(devices(chart)) == 1, "the H100 is published", within_s=PUBLISHED_S)
         yield chart

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import yaml
 from e2e.install.chart_cluster import AUDITED, NAMESPACE, RELEASE, ChartCluster
 from e2e.install.helm import CHART
 from e2e.installation import DRIVER
+from support.gpu_lists import entry
 
 PARTS = dict(zip(AUDITED, ("controller", "kubelet-plugin"), strict=True))
 
@@ -33,6 +35,10 @@ FOREVER = "9999"
 """After every timestamp."""
 
 
+CONDITION = "--set-json=kubeletPlugin.settings.gpus=" + json.dumps([entry("vgpu", file="/x", condition=True)])
+"""What only this value adds is in no installation of the tests."""
+
+
 class Right(NamedTuple):
     """One verb of one program."""
 
@@ -45,7 +51,7 @@ class Right(NamedTuple):
 def rendered(chart: ChartCluster) -> list[Any]:
     """Return what helm makes of the chart for the two parts, with what only a value adds. Hooks of `helm uninstall` are
     no part: no program of ours runs with their rights."""
-    flags = ("--kube-version=1.36.3", "--set=kubeletPlugin.migLayoutCondition=true")
+    flags = ("--kube-version=1.36.3", CONDITION)
     documents = yaml.safe_load_all(chart.helm.do("template", RELEASE, CHART, "--namespace", NAMESPACE, *flags))
     return [one for one in documents if one is not None and part_of(one) in PARTS.values()]
 

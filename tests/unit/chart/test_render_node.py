@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,14 @@ import pytest
 
 from dracaena.cli.main import build_parser
 from support.chart import CHART, KUBERNETES, NAMESPACE, helm, needs_helm, objects, render
+from support.gpu_lists import entry
 
 pytestmark = needs_helm
+
+
+def entries(where: str, role: str, **more: Any) -> str:
+    """Return the argument that gives a section one entry of `gpus`."""
+    return f"--set-json=kubeletPlugin.{where}.gpus={json.dumps([entry(role, **more)])}"
 
 
 def node_terms(rendered: str, part: str) -> list[Any]:
@@ -90,43 +97,42 @@ def test_node_labels_are_refused_where_only_some_nodes_play_a_machine(
     assert done.returncode != 0
     assert "kubeletPlugin.nodeSettings.played.machine is set and nodeLabels.enabled is true" in done.stderr
     assert "Say `machine` for all nodes in kubeletPlugin.settings" in done.stderr
-    render(
-        tmp_path, "--set=nodeLabels.enabled=true", "--set=kubeletPlugin.nodeSettings.divided.mig=onDemand", *everywhere
-    )
+    render(tmp_path, "--set=nodeLabels.enabled=true", entries("nodeSettings.divided", "mig"), *everywhere)
 
 
 LAYOUTS = "--set=kubeletPlugin.migLayouts=version: v1"
 VGPU_LAYOUTS = "--set=kubeletPlugin.vgpuLayouts=version: v1"
-MIG_SECTIONS = ["kubeletPlugin.settings.mig", "kubeletPlugin.nodeSettings.sliced.mig"]
+MIG_FILE, VGPU_FILE = "/etc/dracaena-mig/layouts.yaml", "/etc/dracaena-vgpu/layouts.yaml"
+SECTIONS = ["settings", "nodeSettings.sliced"]
 
 
-@pytest.mark.parametrize("where", MIG_SECTIONS)
-@pytest.mark.parametrize("mode", ["onDemand", "layout"])
+@pytest.mark.parametrize("where", SECTIONS)
+@pytest.mark.parametrize("mode", ["mig", "layout"])
 def test_the_exporter_is_refused_beside_a_plugin_that_changes_mig_modes_which_it_stands_in_the_way_of(
     tmp_path: Path, where: str, mode: str
 ) -> None:
-    exporter, changes = "--set=exporter.enabled=true", f"--set={where}={mode}"
+    exporter, changes = "--set=exporter.enabled=true", entries(where, mode)
     done = helm("template", "dracaena", CHART, KUBERNETES, exporter, changes, LAYOUTS, home=tmp_path)
     assert done.returncode != 0
-    assert f"{where} is {mode} and exporter.enabled is true" in done.stderr
-    for fine in ((exporter,), (changes, LAYOUTS), (exporter, f"--set={where}=existing")):
+    assert f"kubeletPlugin.{where}.gpus has `as: {mode}` and exporter.enabled is true" in done.stderr
+    for fine in ((exporter,), (changes, LAYOUTS), (exporter, entries(where, "shared"))):
         render(tmp_path, *fine)
 
 
-@pytest.mark.parametrize("where", MIG_SECTIONS)
+@pytest.mark.parametrize("where", SECTIONS)
 def test_layouts_without_their_file_are_refused_because_the_plugin_would_not_start(tmp_path: Path, where: str) -> None:
-    done = helm("template", "dracaena", CHART, KUBERNETES, f"--set={where}=layout", home=tmp_path)
+    done = helm("template", "dracaena", CHART, KUBERNETES, entries(where, "layout", file=MIG_FILE), home=tmp_path)
     assert done.returncode != 0
-    assert f"{where} is layout and kubeletPlugin.migLayouts is empty" in done.stderr
+    assert f"kubeletPlugin.{where}.gpus has `as: layout`, and kubeletPlugin.migLayouts is empty" in done.stderr
 
 
 @pytest.mark.parametrize("section", ["settings", "nodeSettings.desktops"])
 def test_vgpu_layouts_without_their_file_are_refused_too(tmp_path: Path, section: str) -> None:
-    where = f"kubeletPlugin.{section}.vgpu"
-    done = helm("template", "dracaena", CHART, KUBERNETES, f"--set={where}=layout", home=tmp_path)
+    given = entries(section, "vgpu", file=VGPU_FILE)
+    done = helm("template", "dracaena", CHART, KUBERNETES, given, home=tmp_path)
     assert done.returncode != 0
-    assert f"{where} is layout and kubeletPlugin.vgpuLayouts is empty" in done.stderr
-    assert "vgpu-layouts" in render(tmp_path, f"--set={where}=layout", VGPU_LAYOUTS)
+    assert f"kubeletPlugin.{section}.gpus has `as: vgpu` with a file, and kubeletPlugin.vgpuLay" in done.stderr
+    assert "vgpu-layouts" in render(tmp_path, given, VGPU_LAYOUTS)
 
 
 def test_the_plugin_sees_the_processes_of_its_node_exactly_where_it_takes_gpus_from_them(tmp_path: Path) -> None:
@@ -141,10 +147,10 @@ def test_the_plugin_sees_the_processes_of_its_node_exactly_where_it_takes_gpus_f
     assert plugin(LAYOUTS)["hostPID"] is True
     assert plugin(VGPU_LAYOUTS)["hostPID"] is True
     assert "hostPID" not in plugin()
-    assert "hostPID" not in plugin("--set=kubeletPlugin.settings.mig=onDemand")
+    assert "hostPID" not in plugin(entries("settings", "mig"))
     for where in ("settings", "nodeSettings.machines"):
-        assert plugin(f"--set=kubeletPlugin.{where}.passthrough=onDemand")["hostPID"] is True
-        assert "hostPID" not in plugin(f"--set=kubeletPlugin.{where}.passthrough=existing")
+        assert plugin(entries(where, "passthrough"))["hostPID"] is True
+        assert "hostPID" not in plugin(entries(where, "passthrough", bind="existing"))
 
 
 def test_the_program_that_a_setting_names_is_mounted_with_its_folder_at_the_same_path(tmp_path: Path) -> None:
@@ -168,7 +174,7 @@ def test_the_program_that_a_setting_names_is_mounted_with_its_folder_at_the_same
 
 
 def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_path: Path) -> None:
-    asked, plain = "--set=kubeletPlugin.migLayoutCondition=true", "--set=kubeletPlugin.readAsNode=false"
+    asked, plain = entries("settings", "layout", file="/x", condition=True), "--set=kubeletPlugin.readAsNode=false"
 
     def verbs(*given: str) -> tuple[list[str], bool]:
         """Of nodes/status, and whether a policy holds it to them."""
@@ -181,11 +187,11 @@ def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_p
     assert verbs() == ([], False)
     assert verbs(asked) == (["patch"], True)
     assert verbs(asked, plain) == (["patch"], True)
-    assert verbs("--set=kubeletPlugin.vgpuLayoutCondition=true") == (["patch"], True)
+    assert verbs(entries("nodeSettings.some", "vgpu", file="/x", condition=True)) == (["patch"], True)
     off = "--set=admissionPolicies.enabled=false"
     done = helm("template", "dracaena", CHART, KUBERNETES, asked, off, home=tmp_path)
     assert done.returncode != 0
-    assert "kubeletPlugin.migLayoutCondition is true and admissionPolicies.enabled is false" in done.stderr
+    assert "kubeletPlugin.settings.gpus has `condition: true`, and admissionPolicies.enabled is false" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,9 @@ def test_a_machine_that_is_no_such_board_has_no_partitions(run: Run) -> None:
 
 def test_sharing_that_names_no_gpu_is_refused_by_its_words(run: Run) -> None:
     arguments = ("topology", "show", "--machine", "hgx-h100", "-o", "resourceslices", "--sharing", "0,17")
-    assert run(*arguments).err.startswith("dracaena: --sharing: '17' is not an index, UUID or product name of a GPU")
+    assert run(*arguments).err.startswith(
+        "dracaena: --sharing: '17' is not an index, UUID, PCI address or product of a GPU"
+    )
 
 
 def test_sharing_is_for_what_a_node_publishes(run: Run) -> None:

@@ -194,7 +194,7 @@ def test_table_has_each_kind_once_and_nothing_is_typed_that_it_lacks() -> None:
 
 @pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.kind)
 def test_a_sample_gets_what_its_row_says(row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    on_demand = node_divided_on_demand() if "mig=onDemand" in row.here else []
+    on_demand = node_divided_on_demand() if "as: mig" in row.here else []
     answer = said(documents(row), tmp_path, capsys, on_demand)
     for words in re.findall(r"`([^`]+ [^`]+)`", row.answer):
         assert words in answer.words

@@ -178,12 +178,12 @@ def test_what_the_first_lines_set_is_in_the_chart() -> None:
     helm = shlex.split(" ".join(lines()[:2]).replace("\\", ""))
     assert (ROOT / helm[4]).is_dir()
     values = yaml.safe_load(VALUES.read_text(encoding="utf-8"))
-    flags = [helm[at + 1] for at, word in enumerate(helm) if word == "--set"]
+    flags = [helm[at + 1] for at, word in enumerate(helm) if word in ("--set", "--set-json")]
     settings = {name: value for name, _, value in (flag.partition("=") for flag in flags)}
     assert settings == {
         "mps.enabled": "true",
         "deviceClasses.share": "true",
-        "kubeletPlugin.nodeSettings.shared.sharing": "all",
+        "kubeletPlugin.nodeSettings.shared.gpus": '[{"select":"all","as":"shared"}]',
     }
     assert (values["mps"]["enabled"], values["deviceClasses"]["share"]) == (False, False)
     assert "nodeSettings" in values["kubeletPlugin"]

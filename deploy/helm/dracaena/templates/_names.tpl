@@ -88,6 +88,18 @@ of the folder itself would stay empty until the pod is restarted, one of its par
 {{- eq $root "/" | ternary "/driver-root" (printf "/driver-root/%s" (base $root)) -}}
 {{- end -}}
 
+{{/* The conditions of Nodes that settings ask for, with spaces between them. */}}
+{{- define "dracaena.nodeConditions" -}}
+{{- $found := list -}}
+{{- $names := dict "layout" "MigLayoutApplied" "vgpu" "VgpuLayoutApplied" -}}
+{{- range append (values (.Values.kubeletPlugin.nodeSettings | default dict)) .Values.kubeletPlugin.settings -}}
+{{- range (. | default dict).gpus -}}
+{{- if .condition }}{{ $found = append $found (get $names .as) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- $found | uniq | sortAlpha | join " " -}}
+{{- end -}}
+
 {{- define "dracaena.pluginSettings" -}}
 {{- $paths := .Values.kubeletPlugin.hostPaths -}}
 {{- $own := dict
@@ -103,10 +115,6 @@ of the folder itself would stay empty until the pod is restarted, one of its par
   "job-mapping-dir" $paths.jobMapping
   "read-as-node" .Values.kubeletPlugin.readAsNode -}}
 {{- if .Values.webConfig.secretName }}{{ $_ := set $own "web-config-file" "/etc/dracaena-web/web-config.yml" }}{{ end -}}
-{{- if .Values.kubeletPlugin.migLayouts }}{{ $_ := set $own "mig-layouts-file" "/etc/dracaena-mig/layouts.yaml" }}{{ end -}}
-{{- if .Values.kubeletPlugin.migLayoutCondition }}{{ $_ := set $own "mig-layout-condition" true }}{{ end -}}
-{{- if .Values.kubeletPlugin.vgpuLayouts }}{{ $_ := set $own "vgpu-layouts-file" "/etc/dracaena-vgpu/layouts.yaml" }}{{ end -}}
-{{- if .Values.kubeletPlugin.vgpuLayoutCondition }}{{ $_ := set $own "vgpu-layout-condition" true }}{{ end -}}
 {{- if .Values.mps.enabled }}{{ $_ := set $own "mps-root" .Values.mps.hostPath }}{{ end -}}
 {{- with .Values.kubeletPlugin.nodeSettings }}{{ $_ := set $own "sections" . }}{{ end -}}
 {{- toYaml (merge $own .Values.kubeletPlugin.settings) -}}

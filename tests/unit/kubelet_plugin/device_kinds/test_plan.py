@@ -15,6 +15,7 @@ from dracaena.kubelet_plugin.device_kinds.plan import Refusal, plan_claim
 from dracaena.kubelet_plugin.discovery.mig.on_demand import divided_gpus
 from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
+from support.gpu_lists import gpu_list
 from support.machines import divided_machine
 from support.mig_geometries import divisible_machine
 from support.plugin import (
@@ -392,7 +393,7 @@ def test_admin_access_to_a_mig_device_that_only_its_claim_makes_is_refused() -> 
     """Whoever looks makes nothing, and of what is there the place does not tell the numbers."""
     machine = divisible_machine(1)
     (gpu,) = machine.gpus
-    pool = node_pool(machine, DRIVER, PoolName(NODE), divided=divided_gpus("all", machine))
+    pool = node_pool(machine, DRIVER, PoolName(NODE), divided=divided_gpus(gpu_list(mig="all"), machine))
     place, whole = places(gpu.uuid, gpu.mig_profiles)[0].device_name, gpu_device_name(gpu.uuid)
     plan = plan_claim(claim_of("c", {"results": [result(place, adminAccess=True)]}), pool)
     assert isinstance(plan, Refusal)

@@ -16,6 +16,7 @@ from dracaena.api.objects import Taint
 from dracaena.api.topology import TopologyError
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.node.devices import EVERY_GPU, GONE, DevicesUnknownError
+from support.gpu_lists import gpu_list
 from support.machines import divided_machine
 from support.mig_geometries import divisible_machine
 from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
@@ -138,7 +139,7 @@ def test_a_device_that_cannot_be_prepared_is_a_trouble_and_a_gpu_that_is_divided
 def test_a_gpu_that_takes_the_index_of_a_lost_one_is_not_shared_in_its_place() -> None:
     gpus = [replace(gpu, mig_enabled=False, memory_bytes=80 << 30) for gpu in MACHINE.gpus]
     whole = replace(MACHINE, gpus=tuple(gpus), mig_devices=())
-    node = Node(sharing="0")
+    node = Node(gpus=gpu_list(shared="0"))
 
     def shared() -> list[str]:
         return [device.name for device in node.devices_published if device.allow_multiple_allocations]
@@ -149,7 +150,7 @@ def test_a_gpu_that_takes_the_index_of_a_lost_one_is_not_shared_in_its_place() -
     node.devices.take(replace(whole, gpus=swapped))
     assert shared() == [gpu_device_name(gpus[0].uuid)]
     ((told,),) = node.troubles[1:]
-    assert (told.reason, told.subject) == ("SharingUnclear", "0")
+    assert (told.reason, told.subject) == ("GpusUnclear", "0")
     assert f"is GPU {gpus[1].uuid} now" in told.text
 
 
@@ -163,7 +164,7 @@ def with_device(start: int) -> Machine:
 
 
 def test_a_device_that_a_claim_made_changes_nothing_that_is_published() -> None:
-    node = Node(mig_gpus="0")
+    node = Node(gpus=gpu_list(mig="0"))
     node.devices.take(SLICED)
     assert len(node.devices_published) == 2 + 25
     before = (node.devices_published, node.counters)
@@ -176,7 +177,7 @@ def test_a_device_that_a_claim_made_changes_nothing_that_is_published() -> None:
 
 
 def test_a_device_that_no_claim_made_is_taken_out_of_the_counters_and_told() -> None:
-    node = Node(mig_gpus="all")
+    node = Node(gpus=gpu_list(mig="all"))
     node.devices.take(with_device(4))
     first, second = (node.counters[gpu_device_name(gpu.uuid)] for gpu in SLICED.gpus)
     assert (first["memory-slice-4"], second["memory-slice-4"]) == ("0", "1")
@@ -189,7 +190,7 @@ def test_a_device_that_no_claim_made_is_taken_out_of_the_counters_and_told() -> 
 
 
 def test_a_place_has_the_taints_of_its_gpu_and_its_own_where_a_device_lies() -> None:
-    node = Node(mig_gpus="0")
+    node = Node(gpus=gpu_list(mig="0"))
     node.devices.take(SLICED)
     gpu = gpu_device_name(SLICED.gpus[0].uuid)
     own = with_device(4).mig_devices[0].device_name
@@ -212,7 +213,7 @@ def gone(node: Node) -> dict[str, str]:
 
 def test_a_claims_device_is_gone_once_two_readings_in_a_row_lack_it() -> None:
     """In a rolling update the other instance may have made it after a reading was begun."""
-    node, there = Node(mig_gpus="0"), with_device(4)
+    node, there = Node(gpus=gpu_list(mig="0")), with_device(4)
     (mig,) = there.mig_devices
     empty, name = replace(there, mig_devices=()), mig.device_name
     node.own, node.made = {name}, {name: MadeDevice(mig.parent_uuid, mig.uuid)}
@@ -234,7 +235,7 @@ def test_a_claims_device_is_gone_once_two_readings_in_a_row_lack_it() -> None:
 
 
 def test_a_device_that_was_known_to_be_gone_before_a_restart_is_so_at_the_first_reading() -> None:
-    node, there = Node(mig_gpus="0"), with_device(4)
+    node, there = Node(gpus=gpu_list(mig="0")), with_device(4)
     (mig,) = there.mig_devices
     node.made = {mig.device_name: MadeDevice(mig.parent_uuid, mig.uuid, known_gone=True)}
     node.devices.take(replace(there, mig_devices=()))
@@ -244,23 +245,23 @@ def test_a_device_that_was_known_to_be_gone_before_a_restart_is_so_at_the_first_
 
 
 def test_gpus_that_cannot_be_divided_are_said_and_stay_whole() -> None:
-    node = Node(mig_gpus="0,7")
+    node = Node(gpus=gpu_list(mig="0,7"))
     ampere = divisible_machine(1, "Ampere")
     node.devices.take(replace(ampere, gpus=(replace(ampere.gpus[0], mig_enabled=False),)))
     assert [device.name for device in node.devices_published] == [gpu_device_name(ampere.gpus[0].uuid)]
     assert node.counters == {}
-    assert [told.reason for told in node.troubles[0]] == ["MigUnclear", "MigUnclear"]
+    assert [told.reason for told in node.troubles[0]] == ["GpusUnclear", "GpusUnclear"]
 
 
 def test_an_ampere_gpu_in_mig_mode_has_its_places_alone() -> None:
-    node = Node(mig_gpus="all")
+    node = Node(gpus=gpu_list(mig="all"))
     node.devices.take(divisible_machine(1, "Ampere"))
     assert len(node.devices_published) == 25
     assert node.troubles == [()]
 
 
 def test_whose_a_device_is_may_change_while_the_machine_stays_the_same() -> None:
-    node = Node(mig_gpus="0")
+    node = Node(gpus=gpu_list(mig="0"))
     busy, gpu = with_device(4), gpu_device_name(SLICED.gpus[0].uuid)
     node.own = {busy.mig_devices[0].device_name}
     node.devices.take(busy)

@@ -13,6 +13,8 @@ from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import decode_pool
 from dracaena.api.topology import TopologyError
+from dracaena.kubelet_plugin.discovery.gpu_list import read_gpus
+from support.gpu_lists import entry, gpu_list
 from support.mig_geometries import divisible_machine
 from support.passthrough import on_demand, passthrough_gpu
 from support.published import Node
@@ -44,7 +46,7 @@ def test_both_devices_of_a_gpu_take_its_one_counter() -> None:
 
 
 def test_one_that_is_divided_or_shared_too_is_taken_whole_by_the_virtual_machine() -> None:
-    node = published(MADE, mig_gpus="0", sharing="all")
+    node = published(MADE, gpus=read_gpus([entry("mig", "0"), entry("shared", "0,1,2,3")]))
     by_name = {device.name: device for device in node.devices_published}
     assert taken(by_name[VFIO[0]]) == taken(by_name[WHOLE[0]]) == {WHOLE[0]: node.counters[WHOLE[0]]}
     assert len(node.counters[WHOLE[0]]) > 1
@@ -75,7 +77,7 @@ def test_a_gpu_that_an_admin_divided_goes_to_no_virtual_machine_and_the_node_say
 
 def test_a_gpu_that_is_in_mig_mode_for_claims_goes_to_virtual_machines_too() -> None:
     divided = replace(MADE, gpus=(replace(MADE.gpus[0], mig_enabled=True), MADE.gpus[1]))
-    node = published(divided, mig_gpus="0")
+    node = published(divided, gpus=gpu_list(mig="0"))
     assert VFIO[0] in [device.name for device in node.devices_published]
     assert node.troubles[-1] == ()
 

@@ -23,7 +23,6 @@ from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.node.live_machine import FABRIC_S, REREAD_S, LiveMachine, as_read
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.wiring.fabric_means import LOCK, fabric_readings, with_missing_setting
-from dracaena.kubelet_plugin.wiring.from_settings import recorded_machine
 from dracaena.process.clock import SystemClock
 from support import fake_fabric_manager
 from support.clock import FakeClock
@@ -127,8 +126,8 @@ def test_files_of_the_host_are_those_that_this_process_sees(tmp_path: Path) -> N
 
 def test_a_recorded_machine_has_no_fabric_manager() -> None:
     settings = PluginSettings(node_name="n", machine="dgx-h100", fabric_partitions=True)
-    with pytest.raises(BadInputError, match="fabric-partitions cannot be combined with machine=dgx-h100"):
-        recorded_machine(settings)
+    with pytest.raises(BadInputError, match="`machine` cannot be combined with `fabric-partitions`"):
+        settings.refuse_combinations()
 
 
 @pytest.mark.parametrize(("mode", "gpus", "told"), [(1, 2, True), (1, 1, False), (0, 8, False), (None, 8, False)])

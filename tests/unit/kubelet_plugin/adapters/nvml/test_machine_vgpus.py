@@ -17,12 +17,12 @@ from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.build import reading_troubles
-from dracaena.kubelet_plugin.discovery.vm.passthrough import OnDemandGpus
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import gpu_address
 from support.fake_pci import FakePciBus
 from support.fake_sysfs import write_machine
 from support.fake_vgpu import A100_TYPES, H200_TYPES, FakeVgpus
+from support.gpu_lists import gpu_list
 
 RECORDED = read_machine("a100-pcie-pairs-cross-numa")
 UUID = "aa618089-8b16-4d01-a136-25a0f3c73123"
@@ -161,7 +161,7 @@ def test_a_gpu_that_the_vgpu_manager_has_is_bound_to_vfio_for_no_claim(vgpus: Fa
         """GPUs that go to VFIO when claims get them, where the settings name all."""
         nvml = NvmlReader(NvmlLibrary(lambda: FakeNvml(RECORDED)))
         bus = SysfsPci(root)
-        source = NvmlMachine("node", nvml, Sysfs(root), pci_bus=bus, on_demand=OnDemandGpus(every=True), vgpus=reader)
+        source = NvmlMachine("node", nvml, Sysfs(root), pci_bus=bus, gpu_list=gpu_list(passthrough="all"), vgpus=reader)
         return [gpu.pci_bus_id for gpu in source.read().passthrough]
 
     assert handed(None) == ["0000:e1:00.0", "0000:f1:00.0"], "without the setting nobody knows of the vGPU manager"

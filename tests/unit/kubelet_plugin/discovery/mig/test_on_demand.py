@@ -9,6 +9,7 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import EmptyGpuInstance, MigDevice
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.mig.on_demand import as_published, divided_gpus, taken_by_others, vanished
+from support.gpu_lists import gpu_list
 from support.mig_geometries import A100_40GB, H100_80GB, divisible_machine
 
 
@@ -28,7 +29,7 @@ def mig(gpu: Gpu, profile: str, start: int, size: int, number: int = 1) -> MigDe
 
 
 def divided(setting: str, node: Machine) -> tuple[set[int], set[int], list[str]]:
-    found = divided_gpus(setting, node)
+    found = divided_gpus(gpu_list(mig=setting), node)
     index = {gpu.uuid: gpu.index for gpu in node.gpus}
     return {index[u] for u in found.uuids}, {index[u] for u in found.switched}, list(found.problems.values())
 
@@ -49,7 +50,6 @@ def test_gpus_are_divided_that_need_no_reset_for_it(setting: str, uuids: set[int
         ("3", "Ampere enters it by a reset"),
         ("4", "has no MIG"),
         ("9", "'9' is not an index"),
-        ("all,1", "combined with other"),
     ],
 )
 def test_what_is_named_and_cannot_be_divided_is_said(setting: str, words: str) -> None:
@@ -70,9 +70,13 @@ def test_what_is_published_does_not_change_with_the_devices_that_exist() -> None
         gpus=(replace(node.gpus[0], mig_enabled=True), *node.gpus[1:]),
         mig_devices=(mig(node.gpus[0], "1g.10gb", 4, 1), mig(node.gpus[2], "1g.5gb", 0, 1, 2)),
     )
-    assert as_published(busy, divided_gpus("all", busy)) == as_published(node, divided_gpus("all", node)) == node
-    assert as_published(busy, divided_gpus("", busy)) is busy
-    other = as_published(busy, divided_gpus("1", busy))
+    assert (
+        as_published(busy, divided_gpus(gpu_list(mig="all"), busy))
+        == as_published(node, divided_gpus(gpu_list(mig="all"), node))
+        == node
+    )
+    assert as_published(busy, divided_gpus(gpu_list(mig=""), busy)) is busy
+    other = as_published(busy, divided_gpus(gpu_list(mig="1"), busy))
     assert other.mig_devices == busy.mig_devices
 
 
@@ -84,7 +88,7 @@ def test_devices_that_no_claim_made_take_of_their_gpu_what_they_are() -> None:
         mig(gpu, "1g.10gb+me", 1, 1, 3), mig(other, "5g.70gb", 0, 2, 4), mig(node.gpus[3], "1g.5gb", 0, 1, 5),
     )  # fmt: skip
     node = replace(node, mig_devices=migs)
-    taken = taken_by_others(node, divided_gpus("all", node), {migs[0].device_name})
+    taken = taken_by_others(node, divided_gpus(gpu_list(mig="all"), node), {migs[0].device_name})
     slices = {f"memory-slice-{number}": 1 for number in (1, 4, 5, 6, 7)}
     assert taken == {
         gpu.uuid: {**slices, "compute-slices": 4, "ofa-engines": 1},
@@ -98,7 +102,7 @@ def test_an_instance_without_a_mig_device_takes_of_its_gpu_what_it_is_unless_a_c
     gpu = node.gpus[0]
     empty = (EmptyGpuInstance(gpu.uuid, 1, "3g.40gb", 4, 4), EmptyGpuInstance(gpu.uuid, 2, "1g.10gb", 0, 1))
     node = replace(node, empty_gpu_instances=empty)
-    divided = divided_gpus("all", node)
+    divided = divided_gpus(gpu_list(mig="all"), node)
     taken = taken_by_others(node, divided, {empty[1].device_name})
     assert taken == {gpu.uuid: {**{f"memory-slice-{number}": 1 for number in (4, 5, 6, 7)}, "compute-slices": 3}}
     assert as_published(node, divided).empty_gpu_instances == ()

@@ -14,13 +14,13 @@ from dracaena.kubelet_plugin.discovery.vm.passthrough import (
     NO_IOMMU,
     HandedThrough,
     IommuGroup,
-    OnDemandGpus,
     PciBus,
     PciFunction,
     RefusedGpu,
     handed_through,
     passthrough_trouble,
 )
+from support.gpu_lists import gpu_list
 
 GPU = PciFunction(PciAddress(0, 0x18, 0, 0), 0x10DE, 0x2330, 0x0302, "vfio-pci", 7)
 AUDIO = PciFunction(PciAddress(0, 0x18, 0, 1), 0x10DE, 0x22BA, 0x0403, "vfio-pci", 7)
@@ -55,7 +55,7 @@ def test_a_gpu_with_its_audio_function_and_a_bridge_can_be_handed_through() -> N
 def test_a_virtual_function_of_the_same_card_is_not_part_of_its_gpu(*, on_demand: bool) -> None:
     """It may be another virtual machine's."""
     function = dataclasses.replace(AUDIO, pci_class=0x0302, device_id=GPU.device_id, is_virtual=True)
-    found = handed_through(bus_of(GPU, function), OnDemandGpus(every=on_demand))
+    found = handed_through(bus_of(GPU, function), gpu_list(passthrough="all" if on_demand else ""))
     assert found.gpus == ()
     (refused,) = found.refused
     assert "also holds 0000:18:00.1 (0x10de:0x2330, driver vfio-pci), which is not part of this GPU" in refused.reason
@@ -73,16 +73,16 @@ def test_a_gpu_of_another_driver_is_nobodys_business(driver: str | None) -> None
 
 def test_an_address_that_is_named_and_no_gpu_has_is_refused_by_that_address() -> None:
     bus = bus_of(dataclasses.replace(GPU, driver="nvidia"), AUDIO)
-    found = handed_through(bus, OnDemandGpus(addresses=frozenset({"0000:18:00.0", "0000:18:00.1", "0000:99:00.0"})))
+    found = handed_through(bus, gpu_list(passthrough="0000:18:00.0,0000:18:00.1,0000:99:00.0"))
     assert [(gpu.pci_bus_id, gpu.on_demand) for gpu in found.gpus] == [("0000:18:00.0", True)]
     assert [refused.address for refused in found.refused] == ["0000:18:00.1", "0000:99:00.0"]
-    assert all("passthrough-gpus names it" in refused.reason for refused in found.refused)
-    assert handed_through(bus, OnDemandGpus(every=True)).refused == ()
+    assert all("the setting `gpus` selects it" in refused.reason for refused in found.refused)
+    assert handed_through(bus, gpu_list(passthrough="all")).refused == ()
 
 
 def test_a_gpu_that_something_else_has_is_bound_for_no_claim_and_not_refused() -> None:
     bus = bus_of(dataclasses.replace(GPU, driver="nvidia"))
-    named = OnDemandGpus(addresses=frozenset({"0000:18:00.0"}))
+    named = gpu_list(passthrough="0000:18:00.0")
     assert handed_through(bus, named, but={"0000:18:00.0"}) == HandedThrough()
 
 
@@ -98,7 +98,7 @@ def test_a_gpu_that_the_host_needs_itself_is_not_offered_on_demand_and_the_node_
 ) -> None:
     """Named by the settings or not: a claim would only get it at prepare, and be refused there."""
     bus = bus_of(dataclasses.replace(GPU, driver="nvidia", **gpu), AUDIO)
-    for on_demand in (OnDemandGpus(every=True), OnDemandGpus(addresses=frozenset({str(GPU.address)}))):
+    for on_demand in (gpu_list(passthrough="all"), gpu_list(passthrough=str(GPU.address))):
         found = handed_through(bus, on_demand)
         (refused,) = found.refused
         assert (found.gpus, refused.address) == ((), str(GPU.address))
