@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -22,7 +22,6 @@ from dracaena.kubelet_plugin.discovery.vm.passthrough import PciBus
 from dracaena.kubelet_plugin.discovery.vm.vfio_drivers import VfioDriver
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedDevice, PublishedPool
 
 
@@ -224,27 +223,6 @@ class KubeletWitness(Protocol):
 
 class EffectPendingError(TemporaryError):
     """An effect is being made and not ready yet. What was done stays, and kubelet's next call goes on from there."""
-
-
-@runtime_checkable
-class EffectMeans(Protocol):
-    """Makes effects of one kind and undoes them. Called without the lock that guards kubelet's calls, and for each GPU
-    by one caller at a time across all instances of the plugin.
-
-    `others` are the other journaled effects of this kind on the same GPU, made or not: while there are any, what they
-    have in common stays. Both methods are idempotent, and may follow an attempt that was killed at any point. Both
-    raise DracaenaError; the effect then stays journaled, and kubelet retries.
-    """
-
-    def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
-        """Ensure that an effect exists; return its outcome. It may have been made already: then `effect.outcome` is
-        what was returned then.
-        """
-        ...
-
-    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        """Ensure that an effect no longer exists. It may never have been made, or be undone already."""
-        ...
 
 
 class GpuGoneError(TemporaryError):

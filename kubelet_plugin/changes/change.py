@@ -40,7 +40,7 @@ class Thing:
 
 def thing_of(effect: Effect) -> Thing:
     """Return the thing of which a claim wants something."""
-    return Thing(effect.kind, effect.thing or effect.device)
+    return Thing(*effect.key)
 
 
 Parameters = Mapping[str, Scalar]

@@ -26,6 +26,7 @@ from dracaena.kubelet_plugin.changes.change import (
     ForClaim,
     How,
     Note,
+    Parameters,
     Thing,
     ThingPlan,
     Unreadable,
@@ -45,7 +46,7 @@ class SettledThings:
     """What became of things."""
 
     problems: Mapping[Thing, DracaenaError]
-    """Those that are not as they are wanted, each with why."""
+    """Those that are not as they are wanted, each with why; those that waited for others with the problem of these."""
     acted: tuple[Thing, ...]
     """Those that were changed or undone."""
 
@@ -97,6 +98,10 @@ class ChangeEngine:
         things = (thing for kind in self.kinds for thing in self._ledger.things(kind))
         return tuple(thing for thing in things if self.is_owner(thing, owner))
 
+    def asked_by(self, thing: Thing, owner: str) -> Sequence[Parameters]:
+        """Return what an owner wanted of a thing, by the ledger alone."""
+        return _owners(self._ledger.read(thing, self.kinds[thing.kind].noted)).get(owner, ())
+
     def is_owner(self, thing: Thing, owner: str) -> bool:
         """Whether a thing was changed for an owner, by the ledger alone."""
         return owner in _owners(self._ledger.read(thing, self.kinds[thing.kind].noted))
@@ -108,7 +113,11 @@ class ChangeEngine:
         Things of a claim that begins are changed all or none, as far as their plans can tell. What cannot be undone
         keeps nothing else of its kind from it; things that are undone later stay as they are. Raises nothing.
         """
-        ordered = sorted(set(things), key=self._order, reverse=bool(call.ends))
+        asked = set(things)
+        unknown = {thing: _unsupported(thing) for thing in sorted(asked) if thing.kind not in self.kinds}
+        if unknown:
+            return SettledThings(unknown, ())
+        ordered = sorted(asked, key=self._order, reverse=bool(call.ends))
         acted: list[Thing] = []
         for name, run in itertools.groupby(ordered, key=lambda thing: thing.kind):
             kind, some = self.kinds[name], tuple(run)
@@ -119,7 +128,9 @@ class ChangeEngine:
                 settled = SettledThings(dict.fromkeys(some, error), ())
             acted += settled.acted
             if settled.problems:
-                return SettledThings(settled.problems, tuple(acted))
+                wait = next(iter(settled.problems.values()))
+                later = ordered[ordered.index(some[-1]) + 1 :]
+                return SettledThings({**settled.problems, **dict.fromkeys(later, wait)}, tuple(acted))
         return SettledThings({}, tuple(acted))
 
     def _order(self, thing: Thing) -> tuple[int, Thing]:
@@ -264,6 +275,13 @@ class ChangeEngine:
         except DracaenaError as error:
             return SettledThings({thing: error}, ())
         return SettledThings({}, ())
+
+
+def _unsupported(thing: Thing) -> TemporaryError:
+    return TemporaryError(
+        f"{thing} cannot be made or undone: this release, or its settings on this node, do not support {thing.kind!r}. "
+        "Run the release that prepared the claim; its devices stay held until then"
+    )
 
 
 def _owners(note: Note[Any] | Unreadable | None) -> Wants:

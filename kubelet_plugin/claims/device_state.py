@@ -12,9 +12,9 @@ to two claims this way: the claim holds the devices that its checkpoint names ag
 read anyway, the two are compared, and a claim whose allocation differs is refused with both sets of devices named.
 
 A kind of device may need more than files on its node, for example an MPS server (docs/design/0028-device-kinds.md).
-Such effects are journaled with the checkpoint "started", made before the CDI spec without the lock that the calls
-share, and undone before the checkpoint is removed. A claim without effects, as most for whole GPUs, holds that lock
-from "started" to "done".
+Such effects stand in the checkpoint "started", are made before the CDI spec without the lock that the calls share
+(changes.claim_changes), and undone before the checkpoint is removed. A claim without effects, as most for whole GPUs,
+holds that lock from "started" to "done".
 
 Before anything is granted or answered, the prepared claims are reconciled with the latest reading of the devices
 (claims.reconciler). Only kubelet gives back what a container may be using: a claim that may have been answered and can
@@ -33,6 +33,7 @@ import structlog
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges, LeftS
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError, LastGuard, refuse_other_allocation
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.claims.unprepares import Unprepares
@@ -42,11 +43,10 @@ from dracaena.kubelet_plugin.device_kinds.moved_devices import Followed, follow,
 from dracaena.kubelet_plugin.device_kinds.mps_effect import with_shares
 from dracaena.kubelet_plugin.device_kinds.plan import Refusal, allocated_claim, plan_claim
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, LeftS
 from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectPendingError, ReadPool
-from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
+from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.prepare.reports.device_metadata import claim_metadata
@@ -79,7 +79,7 @@ class _Begun:
 
     prepared: PreparedClaim
     planned: tuple[Effect, ...]
-    """The effects still to make; its others come from an earlier plan."""
+    """What it wants; its other effects come from an earlier plan that nobody was answered."""
     fresh: bool
     """Whether it held nothing before, so that all of it can be rolled back."""
 
@@ -96,7 +96,7 @@ class DeviceState:
         claim_reconciler: ClaimReconciler,
         guard: LastGuard,
         reporter: PodDevicesReporter,
-        effects: ClaimEffects,
+        changes: ClaimChanges,
         kind_of: KindOf = kind_of,
     ) -> None:
         self._driver, self._api, self._claims, self._clock = context.driver, context.api, context.claims, context.clock
@@ -107,7 +107,7 @@ class DeviceState:
         self._claim_reconciler = claim_reconciler
         self._guard = guard
         self._reporter = reporter
-        self._effects = effects
+        self._changes = changes
         self._kind_of = kind_of
 
     def prepare(self, reference: ClaimReference, *, within_s: float = 0.0, resumes: bool = False) -> PreparedClaim:
@@ -177,13 +177,13 @@ class DeviceState:
         with self._claims.hold():
             if not even_if_in_use and self._claims.may_be_in_use(uid):
                 return
-            settled = self._effects.are_settled(uid)
+            settled = self._changes.are_settled(uid)
             if settled:
                 self._take_back(uid)
         if not settled:
             now_s = self._clock.monotonic()
             left_s = self._countdown(now_s + SETTLE_S)
-            with self._effects.hold(uid, self._countdown(now_s + UNPREPARE_WAIT_S)):
+            with self._changes.hold(uid, self._countdown(now_s + UNPREPARE_WAIT_S)):
                 self._undo_effects(uid, left_s, even_if_in_use=even_if_in_use)
         self.unprepares.note()
         self._reporter.changed()
@@ -235,7 +235,9 @@ class DeviceState:
             if lost or self._claims.may_be_in_use(uid):
                 self._hold(claim, pool, earlier, str(error))
             raise
-        lost |= known is None and bool(plan.effects) and self._effects.are_recorded(plan)
+        lost |= known is None and bool(plan.effects) and self._changes.are_noted(plan)
+        if lost or isinstance(known, Broken) or (known is not None and not known.planned):
+            plan = self._changes.with_noted(plan)
         fresh = not lost and (known is None or self._is_of_earlier_boot(known))
         try:
             started = self._claims.start(plan, lost=lost)
@@ -246,7 +248,7 @@ class DeviceState:
                 self._undo(plan.claim)
             # Otherwise a container may run: an earlier call may have been answered, whose checkpoint broke or was lost.
             raise
-        return _Begun(started.prepared, plan.effects, fresh)
+        return _Begun(started.prepared, started.prepared.effects if started.answered else plan.effects, fresh)
 
     def _finish(self, started: Checkpoint, pool: PublishedPool) -> None:
         self._files.write(started.prepared, pool)
@@ -263,13 +265,13 @@ class DeviceState:
         it is: the call that has them may be working for this claim.
         """
         uid, left_s = begun.prepared.claim.uid, self._countdown(settle_by_s)
-        with self._effects.hold(uid, self._countdown(deadline_s)):
+        with self._changes.hold(uid, self._countdown(deadline_s)):
             with self._claims.hold():
                 known = self._prepared_in_this_boot(uid)
             if known is not None and known.state is State.DONE:
                 return known.prepared
             try:
-                self._effects.apply(uid, begun.planned, left_s)
+                self._changes.apply(uid, begun.planned, left_s)
                 with self._claims.hold():
                     return self._with_effects(uid, begun.planned)
             except EffectPendingError:
@@ -287,13 +289,13 @@ class DeviceState:
         checkpoint = self._claims.of(uid)
         assert isinstance(checkpoint, Checkpoint)  # it was journaled under the GPUs' locks, which are still held
         prepared = checkpoint.prepared
-        if not all(is_among(effect, planned) for effect in prepared.effects):
+        if not all(effect in planned for effect in prepared.effects):
             raise TemporaryError(f"claim {prepared.claim} was planned again while it was being prepared: retry")
         pool = self._read_pool()
         if follow(prepared, pool) != Followed(prepared):
             raise TemporaryError(f"devices of claim {prepared.claim} moved while it was being prepared: retry")
         self._guard.refuse_stale(prepared)
-        noted = self._effects.noted
+        noted = self._changes.noted
         made = with_shares(with_made(prepared, noted), noted)
         prepared = with_former(made, ())  # its nodes may be those that its containers have anyway
         self._guard.refuse_held(prepared, pool)
@@ -307,7 +309,7 @@ class DeviceState:
         with self._claims.hold():
             if not even_if_in_use and self._claims.may_be_in_use(uid):
                 return
-            if self._effects.leave_nothing(uid):
+            if self._changes.leave_nothing(uid):
                 self._take_back(uid)
                 return
             checkpoint = self._claims.current_of(uid)
@@ -316,7 +318,7 @@ class DeviceState:
                 self._claims.remove_spec(uid)
                 # After a crash from here on, the claim does not count as prepared: its effects may be half undone.
                 self._claims.begin_again(checkpoint)
-        self._effects.undo(uid, left_s)
+        self._changes.undo(uid, left_s)
         with self._claims.hold():
             self._take_back(uid)
 

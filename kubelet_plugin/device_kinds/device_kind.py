@@ -69,7 +69,7 @@ NO_ROLES = GpuRoles()
 
 
 class NodeDeviceKind(Protocol):
-    """Values in, values out. ports.EffectMeans makes and undoes effects, by the kind of the effect."""
+    """Values in, values out. A ThingKind (changes.change) makes and undoes effects, by the kind of the effect."""
 
     def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
         """Return the devices of this kind that a machine has, without taints, in a fixed order."""

@@ -1,13 +1,11 @@
 """What preparing a claim changes on its node besides our own files: as values, so that a checkpoint can hold them.
 
-An effect is journaled in the claim's checkpoint before it is made, and removed from it after it was undone. So whenever
-a process is killed, the checkpoints name all that may have been done, and enough to undo it. No effect outlives a boot.
+A checkpoint says what its claim wants, and not how far that got (changes.ledger). No effect outlives a boot.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,15 +55,13 @@ class Effect:
     """One change of one GPU, or of a thing beside it. Its fields alone must be enough to undo it."""
 
     kind: str
-    """Selects the means that make and undo it (ports.EffectMeans)."""
+    """Selects who makes and undoes it (changes.change.ThingKind)."""
     gpu: DeviceName
     """Device name of the whole GPU. Effects on one GPU are made and undone one at a time."""
     device: DeviceName
     """The claim's device that it is for; of what several devices have in common, its name."""
     share_id: str | None = None
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
-    outcome: Mapping[str, Scalar] | None = None
-    """What making it returned, such as the number of what was made. None: it may or may not have been made."""
     thing: str = ""
     """Name of what is changed, where that is not named like `device` (changes.change.Thing)."""
 
@@ -74,24 +70,20 @@ class Effect:
         """Whether there is nothing to undo: whoever divides a GPU next turns its MIG mode on."""
         return self.kind == MIG_OFF
 
-    def is_same(self, other: Effect) -> bool:
-        """Whether both are the same change, however far it got."""
-        return dataclasses.replace(self, outcome=None) == dataclasses.replace(other, outcome=None)
+    @property
+    def key(self) -> tuple[str, str]:
+        """Kind and name of the thing that is changed."""
+        return self.kind, self.thing or self.device
 
     def __str__(self) -> str:
         share = "" if self.share_id is None else f" for share {self.share_id}"
         return f"{self.kind} of {self.device}{share}"
 
 
-def is_among(effect: Effect, effects: Iterable[Effect]) -> bool:
-    """Whether an effect is one of these, however far it got."""
-    return any(effect.is_same(other) for other in effects)
+def wanted_besides(earlier: Sequence[Effect], now: Sequence[Effect], *, in_use: bool) -> tuple[Effect, ...]:
+    """Return what a claim wants that is planned again: what it wanted earlier, and what it wants now.
 
-
-def journaled(earlier: Sequence[Effect], wanted: Sequence[Effect]) -> tuple[Effect, ...]:
-    """Return the effects of a rewritten checkpoint: those that it had, then the wanted ones that are new.
-
-    An effect in both keeps what was noted earlier, and moves to where it is wanted.
+    While its containers may run (`in_use`), something else of the same thing replaces what it wanted earlier.
     """
-    known = [next((e for e in earlier if e.is_same(effect)), effect) for effect in wanted]
-    return (*(e for e in earlier if not is_among(e, wanted)), *known)
+    keys = {effect.key for effect in now} if in_use else set()
+    return (*(effect for effect in earlier if effect not in now and effect.key not in keys), *now)

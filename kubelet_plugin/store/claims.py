@@ -24,7 +24,7 @@ from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.device_kinds.cdi_spec import spec_file_name
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock, StampedStore
 from dracaena.kubelet_plugin.prepare.cdi.devices import devices_in_spec
-from dracaena.kubelet_plugin.prepare.effects import Effect, journaled
+from dracaena.kubelet_plugin.prepare.effects import Effect, wanted_besides
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import (
     SUFFIX,
     Broken,
@@ -313,8 +313,8 @@ class NodeClaims:
         """Record that the claim is prepared."""
         self._write(dataclasses.replace(started, state=State.DONE, answered=False, aside=None, planned=True))
 
-    def journal(self, checkpoint: Checkpoint, effects: Sequence[Effect]) -> Checkpoint:
-        """Record which effects of a claim were made, or may have been; everything else stays as it is."""
+    def want(self, checkpoint: Checkpoint, effects: Sequence[Effect]) -> Checkpoint:
+        """Record what a claim wants of the node; everything else stays as it is."""
         prepared = dataclasses.replace(checkpoint.prepared, effects=tuple(effects))
         return self._write(dataclasses.replace(checkpoint, prepared=prepared))
 
@@ -396,17 +396,15 @@ class NodeClaims:
 
     def _anew(self, prepared: PreparedClaim) -> Checkpoint:
         old = self.of(prepared.claim.uid)
-        if isinstance(old, Checkpoint) and old.boot_id == self.boot_id and old.prepared.effects:
-            effects = journaled(old.prepared.effects, prepared.effects)
-            prepared = dataclasses.replace(prepared, effects=effects)
-        started = Checkpoint(State.STARTED, self.boot_id, prepared)
-        if isinstance(old, Checkpoint):
-            in_use = old.in_use and old.boot_id == self.boot_id
-            return dataclasses.replace(started, answered=in_use)
         if isinstance(old, Broken):
             self._keep_broken(old)
-            return dataclasses.replace(started, answered=True)
-        return started
+            return Checkpoint(State.STARTED, self.boot_id, prepared, answered=True)
+        if old is None or old.boot_id != self.boot_id:
+            return Checkpoint(State.STARTED, self.boot_id, prepared)
+        effects = wanted_besides(old.prepared.effects, prepared.effects, in_use=old.in_use)
+        return Checkpoint(
+            State.STARTED, self.boot_id, dataclasses.replace(prepared, effects=effects), answered=old.in_use
+        )
 
     @_held
     def _write(self, checkpoint: Checkpoint) -> Checkpoint:

@@ -17,7 +17,7 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.host.gpu_driver.thread import StoppedError
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, GpusBusyError
+from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges, GpusBusyError
 from dracaena.kubelet_plugin.ports import GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
@@ -51,7 +51,7 @@ class EffectRenewal:
         *,
         opened: Callable[[], int],
         claims: NodeClaims,
-        effects: ClaimEffects,
+        changes: ClaimChanges,
         users_known: Callable[[], bool],
         pods_of: Callable[[PreparedClaim], Sequence[Pod]],
         pods_now: Callable[[PreparedClaim], Sequence[Pod]],
@@ -64,7 +64,7 @@ class EffectRenewal:
         """
         self._opened = opened
         self._claims = claims
-        self._effects = effects
+        self._changes = changes
         self._users_known, self._pods_of, self._pods_now = users_known, pods_of, pods_now
         self._seen = 0
         self._due: set[ClaimUid] = set()
@@ -105,9 +105,9 @@ class EffectRenewal:
     def _renewed(self, claim: PreparedClaim) -> bool:
         uid = claim.claim.uid
         try:
-            with self._effects.hold(uid, lambda: GPU_WAIT_S):
-                made = [effect for effect in self._effects.of(uid) if _is_forgotten(effect)]
-                return self._effects.follow(uid, made, _is_forgotten)
+            with self._changes.hold(uid, lambda: GPU_WAIT_S):
+                made = [effect for effect in self._changes.of(uid) if _is_forgotten(effect)]
+                return self._changes.follow(uid, made, _is_forgotten)
         except (GpusBusyError, StoppedError):
             return False  # the next look may get the GPUs, and the next instance of the plugin looks first thing
         except GpuGoneError as error:  # a taint says that it is gone, or that the driver is being released

@@ -18,14 +18,14 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.names import PodUid
 from dracaena.api.objects import Pod
 from dracaena.host.gpu_driver.thread import StoppedError
+from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges, GpusBusyError
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import (
     is_memory_limit,
     pod_of,
     wanted_limits,
 )
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, GpusBusyError
 from dracaena.kubelet_plugin.ports import PodCache, PodCgroups
-from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
+from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
 from dracaena.kubelet_plugin.store.claims import NodeClaims
@@ -60,7 +60,7 @@ class PodLimits:
         self,
         *,
         claims: NodeClaims,
-        effects: ClaimEffects,
+        changes: ClaimChanges,
         pods: PodCache,
         pods_of: Callable[[PreparedClaim], Sequence[Pod]],
         cgroups: PodCgroups,
@@ -71,7 +71,7 @@ class PodLimits:
         reserved, whichever pods name it.
         """
         self._claims = claims
-        self._effects = effects
+        self._changes = changes
         self._pods = pods
         self._pods_of = pods_of
         self._cgroups = cgroups
@@ -118,11 +118,11 @@ class PodLimits:
         users = [pod for pod in self._pods_of(claim) if may_run(pod)]
         wanted = wanted_limits(limits, [PodUid(pod.metadata.uid) for pod in users], self._ended(limits))
         uid, cgroups = claim.claim.uid, [self._cgroups.of_pod(pod_of(effect)) for effect in wanted]
-        is_same = len(wanted) == len(limits) and all(is_among(effect, limits) for effect in wanted)
+        is_same = len(wanted) == len(limits) and all(effect in limits for effect in wanted)
         try:
             if not is_same or self._settled.get(uid) != (wanted, cgroups):
-                with self._effects.hold(uid, lambda: GPU_WAIT_S):
-                    self._effects.follow(uid, wanted, is_memory_limit)
+                with self._changes.hold(uid, lambda: GPU_WAIT_S):
+                    self._changes.follow(uid, wanted, is_memory_limit)
         except GpusBusyError:
             self._pauses_s[uid] = AGAIN_S  # nothing is wrong: the next look may have the GPU
             return False

@@ -34,7 +34,9 @@ from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStream
 from dracaena.kubelet_plugin.adapters.kubelet.registration import registration_server
 from dracaena.kubelet_plugin.adapters.recorded.faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
+from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
+from dracaena.kubelet_plugin.changes.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.changes.kinds.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.calls import ClaimCalls
@@ -47,8 +49,6 @@ from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.publish.pool import PoolIdentity
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
-from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.cache import node_cache
@@ -328,10 +328,9 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     if gpus.fabric is not None and node.settings.fabric_partitions:
         renew = partial(gpus.fabric.renew, engine, partial(node.troubles.update, "fabric-partitions"))
         gpus.updates.subscribe(lambda _machine: renew(), same=renew)
-    effects = ClaimEffects(
+    changes = ClaimChanges(
         claims=node.claims,
         engine=engine,
-        means={},
         gpu_lock=node.gpu_lock,
     )
     labels = LabelParts(node, gpus, pods)
@@ -351,7 +350,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             gate=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels, labels.modes),
         ),
         reporter=reporter,
-        effects=effects,
+        changes=changes,
         kind_of=shares.kind_of,
     )
     recovery = claim_recovery(node, gpus.devices.pool, files.metadata, reconciler, reporter, state)
@@ -364,9 +363,9 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, reporter)
     if gpus.limiter is not None:
-        limits = _pod_limits(node, effects, pods, reporter, shares.cgroups)
+        limits = _pod_limits(node, changes, pods, reporter, shares.cgroups)
         reporter.subscribe(limits.follow)
-    renewal = _renewal(node, gpus, effects, reporter)
+    renewal = _renewal(node, gpus, changes, reporter)
     return ClaimParts(
         pods,
         reporter,
@@ -383,14 +382,14 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
 
 def _pod_limits(
     node: NodeParts,
-    effects: ClaimEffects,
+    changes: ClaimChanges,
     pods: Reflector[Pod],
     reporter: PodDevicesReporter,
     cgroups: PodCgroups,
 ) -> PodLimits:
     return PodLimits(
         claims=node.claims,
-        effects=effects,
+        changes=changes,
         pods=pods,
         pods_of=reporter.users_of,
         cgroups=cgroups,
@@ -400,7 +399,7 @@ def _pod_limits(
 
 
 def _renewal(
-    node: NodeParts, gpus: GpuParts, effects: ClaimEffects, reporter: PodDevicesReporter
+    node: NodeParts, gpus: GpuParts, changes: ClaimChanges, reporter: PodDevicesReporter
 ) -> EffectRenewal | None:
     """Return what restores effects that a reloaded GPU driver forgets; None if there is no GPU driver."""
     if gpus.source is None:
@@ -408,7 +407,7 @@ def _renewal(
     renewal = EffectRenewal(
         opened=gpus.source.opened,
         claims=node.claims,
-        effects=effects,
+        changes=changes,
         users_known=lambda: reporter.users_known,
         pods_of=reporter.users_of,
         pods_now=reporter.users_now,

@@ -14,9 +14,9 @@ from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.host.facts.troubles import TroubleKind, trouble
 from dracaena.kubelet_plugin.adapters.files.fabric_manager_file import FILE, configured_mode
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
+from dracaena.kubelet_plugin.changes.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.changes.kinds.fabric_partition import FabricPartitions
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root
 from dracaena.kubelet_plugin.wiring.parts import NodeParts

@@ -17,13 +17,13 @@ from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import UnixServer
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
+from dracaena.kubelet_plugin.changes.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.changes.kinds.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.changes.kinds.mig_instances import MigInstances
 from dracaena.kubelet_plugin.changes.kinds.mig_mode import WholeGpus
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
-from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.labels.follower import LabelFollower

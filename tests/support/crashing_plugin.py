@@ -21,7 +21,7 @@ from typing import Any
 from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.upkeep.sweeper import ORPHAN_GRACE_S
-from support.effects import SERVED, ServerFiles, served
+from support.effects import ServerFiles, served
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, make_pool, reference_to
 
 CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})
@@ -74,7 +74,7 @@ def node_in(
     claims, pods = (FakeClaims(), FakePods()) if gone else (FakeClaims(CLAIM), FakePods(make_pod()))
     steps = steps or FileSteps()
     if effects:
-        settings = {"kind_of": served, "means": {SERVED: ServerFiles(folder, steps)}, **settings}
+        settings = {"kind_of": served, "kinds": [ServerFiles(folder, steps)], **settings}
     return PluginNode(folder, claims, pods, steps=steps, **settings)
 
 

@@ -17,11 +17,11 @@ from dracaena.api.topology import Topology
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.facts.troubles import Trouble
 from dracaena.kubelet_plugin.changes.change import AnyThingKind
+from dracaena.kubelet_plugin.changes.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.changes.kinds.fabric_partition import FabricPartitions
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldGpu, ToldPartition
-from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.ports import FabricManagerError
 from support.clock import FakeClock
 from support.fake_fabric_manager import DOWN, FakeFabricManager, SilentError

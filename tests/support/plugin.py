@@ -22,6 +22,7 @@ from dracaena.host.adapters.files.whole_files import DocumentFolder, DocumentTre
 from dracaena.host.facts.troubles import Trouble
 from dracaena.kube.events import EventType
 from dracaena.kubelet_plugin.changes.change import AnyThingKind
+from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.confidential_gate import ConfidentialGate
@@ -32,7 +33,6 @@ from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.node.events import NodeEvents
@@ -42,7 +42,6 @@ from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import (
     ClaimGoneError,
     ClaimReader,
-    EffectMeans,
     KubeletView,
     NodeLock,
     ReadClaimNodes,
@@ -434,8 +433,6 @@ class PluginNode:
     job_mapping: bool = False
     podlist_in_place: bool = False
     device_metadata: bool = False
-    means: Mapping[str, EffectMeans] = field(default_factory=dict)
-    """What makes effects, by their kind."""
     kinds: Sequence[AnyThingKind] = ()
     """Of things that the engine settles."""
     gpu_locks: dict[DeviceName, ThreadLock] = field(default_factory=dict)
@@ -510,10 +507,9 @@ class PluginNode:
         )
         self.ledger = Ledger(self.ledger_files, claims, self.boot_id)
         self.engine = ChangeEngine(ledger=self.ledger, kinds=self.kinds, claims=claims, gpu_lock=self.gpu_lock)
-        self.effects = ClaimEffects(
+        self.changes = ClaimChanges(
             claims=claims,
             engine=self.engine,
-            means=self.means,
             gpu_lock=self.gpu_lock,
         )
         self.state = DeviceState(
@@ -531,7 +527,7 @@ class PluginNode:
                 gate=ConfidentialGate(lambda: self.confidential),
             ),
             reporter=self.reporter,
-            effects=self.effects,
+            changes=self.changes,
             kind_of=self.kind_of,
         )
         self.recovery = ClaimRecovery(

@@ -88,7 +88,7 @@ def test_a_checkpoint_of_an_earlier_boot_that_is_written_again_stays_one(tmp_pat
     now = instance(tmp_path, ThreadLock(), boot="boot-2")
     with now.hold():
         assert now.current() == ()
-        now.journal(done, ())
+        now.want(done, ())
         assert now.by_boot() == instance(tmp_path, ThreadLock(), boot="boot-2").by_boot() == ((), (done,), ())
         now.finish(done)
         assert now.prepared() == ()

@@ -17,11 +17,11 @@ from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
+from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges
 from dracaena.kubelet_plugin.changes.kinds.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.upkeep.effect_renewal import NOT_ENFORCED, EffectRenewal
 from support.fake_memory_limits import CgroupTree, FakeLimiter
@@ -87,7 +87,7 @@ class Ground:
         self.renewal = EffectRenewal(
             opened=lambda: self.opened,
             claims=self.node.node_claims,
-            effects=self.node.effects,
+            changes=self.node.changes,
             users_known=lambda: self.users_known,
             pods_of=self.node.reporter.users_of,
             pods_now=self.node.reporter.users_now,
@@ -206,7 +206,7 @@ def test_what_was_forgotten_of_a_claim_that_is_set_aside_is_made_once_it_is_prep
 def test_what_was_forgotten_while_its_claim_was_being_prepared_is_made_once_it_is(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply, looks = ground.node.effects.apply, []
+    apply, looks = ground.node.changes.apply, []
 
     def lose(*given: Any) -> None:
         apply(*given)
@@ -214,7 +214,7 @@ def test_what_was_forgotten_while_its_claim_was_being_prepared_is_made_once_it_i
         with ThreadPoolExecutor() as other:
             looks.append(other.submit(ground.renewal.look).result())
 
-    monkeypatch.setattr(ground.node.effects, "apply", lose)
+    monkeypatch.setattr(ground.node.changes, "apply", lose)
     ground.prepare(0)
     assert looks == [False]
     assert ground.renewal.look()
@@ -314,6 +314,6 @@ def test_killed_at_any_step_the_next_plugin_makes_it_and_nothing_is_left_in_the_
 
 def test_a_renewal_that_does_nothing_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted fault."""
-    monkeypatch.setattr(ClaimEffects, "follow", lambda *_: True)
+    monkeypatch.setattr(ClaimChanges, "follow", lambda *_: True)
     with pytest.raises(AssertionError):
         test_what_the_driver_has_forgotten_is_made_anew_and_put_back_in_the_end(ground)

@@ -16,10 +16,10 @@ from dracaena.api.machine import Machine
 from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
+from dracaena.kubelet_plugin.changes.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.changes.kinds.fabric_partition import FabricPartitions
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.effects.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.node.live_machine import FABRIC_S, REREAD_S, LiveMachine, as_read
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.wiring.fabric_means import LOCK, fabric_readings, with_missing_setting

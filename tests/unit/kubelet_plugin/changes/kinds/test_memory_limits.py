@@ -108,7 +108,7 @@ class Ground:
             self.node.ledger_files.remove_half_written()
         self.follower = PodLimits(
             claims=self.node.node_claims,
-            effects=self.node.effects,
+            changes=self.node.changes,
             pods=self.pods,
             pods_of=self.node.reporter.users_of,
             cgroups=cgroups,

@@ -14,9 +14,9 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.changes.claim_changes import GpusBusyError
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
-from dracaena.kubelet_plugin.effects.claim_effects import GpusBusyError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from support.plugin import reference_to

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +13,12 @@ import pytest
 
 from dracaena.api.errors import TemporaryError
 from dracaena.host.adapters.files.whole_files import FileSteps
+from dracaena.kubelet_plugin.changes.change import Act
+from dracaena.kubelet_plugin.changes.claim_changes import MAX_WAITING
 from dracaena.kubelet_plugin.claims import recovery
-from dracaena.kubelet_plugin.effects.claim_effects import MAX_WAITING
-from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
-from support.effects import FOLDER, SERVED, ServerFiles, client, served
+from support.effects import FOLDER, ServerFiles, client, served
 from support.killed_steps import KilledSteps, StopError
 from support.kube import wait_for
 from support.plugin import FakeClaims, PluginNode, ThreadLock, device_name, make_claim, make_share, reference_to
@@ -62,13 +62,13 @@ class FailsAt(ServerFiles):
 
     def __init__(self, folder: Path, *times: int) -> None:
         super().__init__(folder, FileSteps())
-        self.times, self.asked = times, 0
+        self.times, self.tries = times, 0
 
-    def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
-        self.asked += 1
-        if self.asked in self.times:
+    def apply(self, act: Act[frozenset[str]]) -> None:
+        self.tries += 1
+        if self.tries in self.times:
             raise TemporaryError("the server does not start")
-        return super().apply(effect, others)
+        super().apply(act)
 
 
 def node_with(folder: Path, means: ServerFiles, lock: ThreadLock | None = None, port: int = 1) -> PluginNode:
@@ -76,7 +76,7 @@ def node_with(folder: Path, means: ServerFiles, lock: ThreadLock | None = None, 
         folder,
         FakeClaims(CLAIM),
         kind_of=lambda name, share: served(name, share, port=port),
-        means={SERVED: means},
+        kinds=[means],
         gpu_locks={device_name(0): lock or ThreadLock()},
     )
 
@@ -87,7 +87,7 @@ def is_done(node: PluginNode) -> bool:
     if not isinstance(found, Checkpoint) or found.state is not State.DONE:
         return False
     there = {name.partition("/")[2] for name in node.files() if name.startswith(f"{FOLDER}/")}
-    wanted = {name for effect in found.prepared.effects for name in (effect.gpu, client(effect))}
+    wanted = {name for effect in found.prepared.effects for name in (effect.gpu, client(effect.parameters))}
     return there == wanted and "cdi/gpu.dracaena.dev-claim_claim-uid.json" in node.files()
 
 
@@ -103,7 +103,7 @@ def test_what_another_call_answered_while_this_one_waited_is_answered_without_a_
     answers: list[object] = []
     node = node_with(tmp_path, means, Interrupted(before=lambda: answers.append(node.state.prepare(REFERENCE))))
     assert [node.state.prepare(REFERENCE)] == answers
-    assert means.asked == 1
+    assert means.tries == 1
     assert is_done(node)
 
 
@@ -132,11 +132,11 @@ def test_an_effect_that_a_call_with_another_plan_took_from_the_journal_is_not_ma
 class PlannedAnew(ServerFiles):
     """While its first server starts, a call with another plan begins and has to wait for the GPU."""
 
-    def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
+    def apply(self, act: Act[frozenset[str]]) -> None:
         other = node_with(self.folder, self, busy_lock(), port=2)
         with pytest.raises(TemporaryError, match="is busy: another call has the lock"):
             other.state.prepare(REFERENCE)
-        return super().apply(effect, others)
+        super().apply(act)
 
 
 def test_no_claim_is_answered_with_an_effect_that_was_planned_meanwhile_and_is_not_made(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_calls_that_wait_for_a_gpu_leave_workers_for_claims_of_others(tmp_path: 
         tmp_path,
         FakeClaims(*shares, free),
         kind_of=served,
-        means={SERVED: ServerFiles(tmp_path, FileSteps())},
+        kinds=[ServerFiles(tmp_path, FileSteps())],
         gpu_locks={device_name(0): lock},
     )
 
