@@ -40,10 +40,10 @@ from dracaena.kubelet_plugin.node.pool import node_pool, preparable_pages
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 _TAKEN = (
-    "GPU {gpu} has MIG instances that no claim made: claims get neither their slices nor the whole GPU. Those of a "
-    "claim whose checkpoint broke go within minutes of its end. To use the others as they are, select the GPU as "
-    "`whole` in `gpus`; otherwise find them (`nvidia-smi mig -i {gpu} -lgi`) and destroy each by its number (with `-gi "
-    "NUMBER -dci` if it has a compute instance, then `-gi NUMBER -dgi`): without a number, those of claims go too"
+    "GPU {gpu} has MIG instances that no claim made: claims get neither their slices nor the whole GPU. To use them as "
+    "they are, select the GPU as `whole` in `gpus`; otherwise find them (`nvidia-smi mig -i {gpu} -lgi`) and destroy "
+    "each by its number (with `-gi NUMBER -dci` if it has a compute instance, then `-gi NUMBER -dgi`): without a "
+    "number, those of claims go too"
 )
 
 GONE = "mig-device"

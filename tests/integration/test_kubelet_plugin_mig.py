@@ -170,18 +170,33 @@ def test_a_device_that_somebody_destroyed_under_its_claim_is_told_until_the_clai
     node.until(lambda: not taints(node)[place("1g.10gb", 4)], "the taint to go", REREAD_S)
 
 
-def test_what_others_made_where_a_claim_was_refused_is_told_once_that_is_settled(
+def test_what_others_made_where_a_claim_ended_a_moment_ago_is_told_once_that_is_settled(
+    node: NvmlNode, hardware: FakeMigHardware
+) -> None:
+    node.program.start()
+    node.ready()
+    claim = node.world.allocated_claim("claim", [], devices=[place("1g.10gb", 4)])
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
+    since_s = node.clock.monotonic()
+    hardware.put(0, "1g.10gb", 4)
+    gpu = gpu_device_name(GPU.uuid)
+    assert counters(node)[gpu]["memory-slice-4"] == "1"
+    node.until(lambda: counters(node)[gpu]["memory-slice-4"] == "0", "the slice that was taken", REREAD_S)
+    assert node.clock.monotonic() - since_s > SETTLED_S, "until then it may be ours"
+    node.until(lambda: "MigTaken" in node_events(node), "an Event")
+
+
+def test_what_others_made_where_a_claim_was_refused_is_told_with_the_next_reading(
     node: NvmlNode, hardware: FakeMigHardware
 ) -> None:
     node.program.start()
     node.ready()
     hardware.put(0, "1g.10gb", 4)
-    claim, since_s = node.world.allocated_claim("claim", [], devices=[place("1g.10gb", 4)]), node.clock.monotonic()
+    claim = node.world.allocated_claim("claim", [], devices=[place("1g.10gb", 4)])
     assert "memory slice 4 of GPU" in node.world.prepare(claim)[claim.metadata.uid].error
     gpu = gpu_device_name(GPU.uuid)
-    assert counters(node)[gpu]["memory-slice-4"] == "1"
     node.until(lambda: counters(node)[gpu]["memory-slice-4"] == "0", "the slice that was taken", REREAD_S)
-    assert node.clock.monotonic() - since_s > SETTLED_S, "until then it may be ours"
     node.until(lambda: "MigTaken" in node_events(node), "an Event")
 
 
@@ -207,7 +222,7 @@ def test_a_plugin_that_is_started_again_knows_its_own_devices(world: World, hard
     assert hardware.layout(0) == []
 
 
-def test_a_device_whose_claim_left_nothing_is_destroyed_by_the_next_plugin(
+def test_a_device_whose_claim_left_nothing_but_its_note_goes_when_kubelet_ends_the_claim(
     world: World, hardware: FakeMigHardware
 ) -> None:
     with nvml_node(world) as plain:
@@ -218,19 +233,22 @@ def test_a_device_whose_claim_left_nothing_is_destroyed_by_the_next_plugin(
         start_without_pods(node)
         claim = world.allocated_claim("claim", [], devices=[name])
         assert world.prepare(claim)[claim.metadata.uid].error == ""
-        (checkpoint,) = world.kubelet.rglob(f"{claim.metadata.uid}.json")
-        checkpoint.write_bytes(b"rubbish")
-        world.client.delete(ResourceClaim, "claim", namespace="default")
-        assert world.unprepare(claim) == {claim.metadata.uid: ""}
-        assert hardware.layout(0) == [("2g.20gb", 2, 1)], "nothing says what to destroy"
     finally:
         node.stop()
+    for file in (
+        *world.kubelet.rglob(f"{claim.metadata.uid}.json"),
+        *world.folder.joinpath("cdi").glob(f"*{claim.metadata.uid}.json"),
+    ):
+        file.unlink()
+    world.client.delete(ResourceClaim, "claim", namespace="default")
     node = dividing(world, hardware)
     try:
         node.program.start()
         world.register()
-        node.until(lambda: hardware.layout(0) == [], "the sweep")
-        node.until(lambda: "MigTaken" not in (http(node.program, "/readyz")[1]), "nothing is taken")
+        node.until(lambda: "MigTaken" in (http(node.program, "/readyz")[1]), "the sweep")
+        assert hardware.layout(0) == [("2g.20gb", 2, 1)], "its containers may run"
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+        assert hardware.layout(0) == []
         again = world.allocated_claim("again", [], devices=[name])
         node.until(lambda: node.program.ready() is None, "ready")
         assert world.prepare(again)[again.metadata.uid].error == ""
