@@ -307,10 +307,10 @@ class DemoCluster:
         if url is None:
             return "it does not serve its page yet"
         try:
-            answer = urllib3.request("GET", f"{url}api/nodes", retries=False, timeout=READY_TIMEOUT_S)
+            answer = urllib3.request("GET", f"{url}api/fleet", retries=False, timeout=READY_TIMEOUT_S)
         except urllib3.exceptions.HTTPError as error:
             return f"its page does not answer: {error}"
-        seen = {node["name"] for node in answer.json()["nodes"]} if answer.status == HTTPStatus.OK else set()
+        seen = {row[0] for row in answer.json()["nodes"]} if answer.status == HTTPStatus.OK else set()
         unseen = [node.name for node in self.nodes if node.name not in seen]
         return f"it does not know {', '.join(unseen)}" if unseen else None
 

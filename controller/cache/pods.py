@@ -46,7 +46,7 @@ from dracaena.controller.allocation.nodes.pod_resources import (
     UnreadableQuantityError,
     pod_resources,
 )
-from dracaena.controller.allocation.state.families import GROUP_SIZE_ANNOTATION, family_size, stateful_set_of
+from dracaena.controller.allocation.state.families import GROUP_SIZE_ANNOTATION, family_size
 
 # Empty lists and objects that all pods share: separate defaults for each pod would double its size.
 _NO_TEXTS: Final[list[str]] = []
@@ -71,8 +71,8 @@ MOST_NAMED: Final = 256
 
 def kept_pod(pod: Pod) -> Pod:
     """Return a trimmed pod: one container that requests what the whole pod requests, and which claims its containers
-    name. Of annotations and owners only those that show the family of a pod with claims are kept
-    (allocation.state.families).
+    name. Of a pod with claims the annotations that show its family are kept (allocation.state.families), and
+    its controller.
 
     A pod without claims keeps only its name, UID, version, node, gates and phase; what other pods' placement rules read
     (labels, anti-affinity, claims for storage, whether it is being deleted); and what shows whether kube-scheduler
@@ -101,7 +101,7 @@ def kept_pod(pod: Pod) -> Pod:
         labels=_shared(pod.metadata.labels),
         annotations=_family_annotations(pod) if pod.spec.resource_claims else _NO_TEXT_MAP,
         finalizers=_NO_TEXTS,
-        owner_references=_family_owners(pod) if pod.spec.resource_claims else _NO_OWNERS,
+        owner_references=_controlling_owner(pod) if pod.spec.resource_claims else _NO_OWNERS,
     )
     if not pod.spec.resource_claims:
         return Pod(metadata=meta, spec=_plain_spec(pod.spec, containers), status=_plain_status(pod))
@@ -245,10 +245,16 @@ def _family_annotations(pod: Pod) -> dict[str, str]:
     return _NO_TEXT_MAP if size is None else shared_labels(((GROUP_SIZE_ANNOTATION, str(size)),))
 
 
-def _family_owners(pod: Pod) -> list[OwnerReference]:
-    """Keep the owner that shows the family."""
-    owner = stateful_set_of(pod)
-    return _NO_OWNERS if owner is None else [owner]
+MOST_OWNER_CHARACTERS: Final = 512
+"""Of the owner that is kept: UID, kind and name together. Controllers write some 100, but any user may write more."""
+
+
+def _controlling_owner(pod: Pod) -> list[OwnerReference]:
+    """Keep the controller of a pod: it shows the family, and people know the pod by it."""
+    owner = next((one for one in pod.metadata.owner_references if one.controller), None)
+    if owner is None or len(owner.uid) + len(owner.kind) + len(owner.name) > MOST_OWNER_CHARACTERS:
+        return _NO_OWNERS
+    return [owner]
 
 
 def _shared(labels: dict[str, str]) -> dict[str, str]:

@@ -27,10 +27,14 @@ from dracaena.controller.page.node_use import NodeUse
 from dracaena.controller.page.snapshots import Numbered, Snapshots
 from dracaena.controller.page.turns import worked_out
 from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view
+from dracaena.controller.views.fleet import fleet, namespaces
 from dracaena.controller.views.node_use import no_use_view, use_view
+from dracaena.controller.views.search import search_in_turns
 from dracaena.controller.views.snapshot import ClusterSnapshot, Watched
-from dracaena.controller.views.summary import nodes, summary
+from dracaena.controller.views.summary import summary
+from dracaena.controller.views.teams import team, team_names, teams
 from dracaena.controller.views.usage import namespaces_in_turns, usage_in_turns
+from dracaena.controller.views.waiting import waiting
 from dracaena.process.clock import Clock
 from dracaena.process.http import host_and_port, listen_at, tls_refusal
 from dracaena.process.http_message import HttpAnswer, HttpRequest, text_answer
@@ -41,9 +45,10 @@ from dracaena.process.web_config_file import WebConfigFile
 FILES: Final[Mapping[str, tuple[str, str]]] = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
-    "/elements.js": ("elements.js", "text/javascript; charset=utf-8"),
+    **{
+        f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
+        for name in ("page", "address", "answers", "drawer", "elements", "fleet", "views")
+    },
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 """Path → file in this package, and its type."""
@@ -70,6 +75,9 @@ MOST_FIELDS: Final = 8
 LONGEST_REST_S: Final = 1.0
 """Longest rest after an answer: /usage takes a fifth of a second at 40,000 claims, besides the rests between its turns,
 and a flood of such requests must cost no more than a fifth of a core."""
+
+MOST_DIGITS: Final = 12
+"""Of the number of a snapshot in a request."""
 
 MOST_NAMESPACES: Final = 240
 """Namespaces of waiting pods, the longest wait first, that are asked about for the summary: ten answers' worth, so that
@@ -142,9 +150,10 @@ class PageEndpoint:
         self._access = Access(reviews, clock, lambda: self._web.current().users, is_open=is_open)
         self._followers = Followers()
         self._snapshots = self._followed_snapshots(clock)
-        # Three threads: a request for much text, or for a node whose exporter hangs, holds up no summary.
+        # Four threads: a request for much text, or for a node whose exporter hangs, holds up neither sums nor nodes.
         self._pages = {
             "/api/summary": Page[_Key]("page-summary", self._answer, clock, longest_rest_s=LONGEST_REST_S),
+            "/api/fleet": Page[_Key]("page-fleet", self._answer, clock, longest_rest_s=LONGEST_REST_S),
             "/api/use": Page[_Key]("page-use", self._answer, clock),
             "": Page[_Key]("page-details", self._answer, clock, longest_rest_s=LONGEST_REST_S),
         }
@@ -162,7 +171,11 @@ class PageEndpoint:
     def _all_views(self) -> dict[str, _View]:
         return {
             "/api/summary": _View(self._summary),
-            "/api/nodes": _View(self._nodes, ("search", "after")),
+            "/api/fleet": _View(self._fleet, ("since",)),
+            "/api/waiting": _View(self._waiting),
+            "/api/teams": _View(self._teams),
+            "/api/team": _View(self._team, ("namespace",)),
+            "/api/search": _View(self._search, ("q",)),
             "/api/node": _View(self._node, ("name",)),
             "/api/use": _View(self._use, ("node",)),
             "/api/pod": _View(self._pod, ("namespace", "name")),
@@ -251,9 +264,6 @@ class PageEndpoint:
         return self._access.seen(key.viewer, namespaces)
 
     def _summary(self, key: _Key, newest: Numbered) -> HttpAnswer:
-        snapshot = newest.snapshot
-        waiting = dict.fromkeys(pod.namespace for pod in snapshot.waiting or ())
-        seen = self._seen(key, [*waiting][:MOST_NAMESPACES])
         identity = key.viewer.identity
         about = {
             "number": newest.number,
@@ -262,17 +272,51 @@ class PageEndpoint:
             "use": self._source.use is not None,
             "reader": None if identity is None else identity.user,
         }
-        return _json({**about, **summary(snapshot, seen.sight, self._clock.monotonic()), "unasked": seen.unasked})
+        return _json({**about, **summary(newest.snapshot, self._clock.monotonic())})
 
-    def _nodes(self, key: _Key, newest: Numbered) -> HttpAnswer:
-        return _json(nodes(newest.snapshot.lines, search=key.value("search"), after=key.value("after")))
+    def _fleet(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        seen = self._seen(key, namespaces(newest.snapshot.lines))
+        about = {"number": newest.number, "unasked": seen.unasked}
+        since = key.value("since")
+        number = int(since) if since.isascii() and since.isdigit() and len(since) < MOST_DIGITS else 0
+        # A number from another process, or from another replica, is none of ours.
+        known = number if number <= newest.number else 0
+        return HttpAnswer(200, fleet(newest.snapshot, seen.sight, newest.changes, about, known), JSON)
+
+    def _waiting(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        pods = newest.snapshot.waiting
+        if pods is None:
+            return _json({"waiting": None, "unasked": 0})
+        seen = self._seen(key, [*dict.fromkeys(pod.namespace for pod in pods)][:MOST_NAMESPACES])
+        now_s = self._clock.monotonic()
+        found = waiting(pods, seen.sight, now_s, self._source.pod, self._source.claim)
+        return _json({"waiting": found, "unasked": seen.unasked})
+
+    def _teams(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        seen = self._seen(key, team_names(newest.snapshot))
+        return _json({**teams(newest.snapshot, seen.sight), "unasked": seen.unasked})
+
+    def _team(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        namespace = key.value("namespace")
+        may_see = self._seen(key, [namespace]).sight(namespace)
+        found = team(newest.snapshot, namespace, self._source.pod) if may_see else None
+        return text_answer(404, "there is no such team, or you may not see it") if found is None else _json(found)
+
+    def _search(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        snapshot = newest.snapshot
+        waits = {pod.namespace for pod in snapshot.waiting or ()}
+        seen = self._seen(key, sorted({*self._namespaces(snapshot), *waits}))
+        turns = search_in_turns(snapshot, seen.sight, key.value("q"), {"unasked": seen.unasked})
+        body = worked_out(turns, self._clock, self._stopping)
+        return text_answer(503, "the controller is ending") if body is None else HttpAnswer(200, body, JSON)
 
     def _node(self, key: _Key, newest: Numbered) -> HttpAnswer:
-        node = newest.snapshot.node(key.value("name"))
-        if node is None:
+        name = key.value("name")
+        node, line = newest.snapshot.node(name), newest.snapshot.line(name)
+        if node is None or line is None:
             return text_answer(404, f"no such node publishes devices of {self._source.driver}")
         seen = self._seen(key, _held(node))
-        return _json({**node_view(node, seen.sight), "unasked": seen.unasked})
+        return _json({**node_view(node, line, seen.sight), "unasked": seen.unasked})
 
     def _use(self, key: _Key, newest: Numbered) -> HttpAnswer:
         name = key.value("node")

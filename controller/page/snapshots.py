@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from dracaena.controller.page.turns import worked_out
+from dracaena.controller.views.fleet import Changes, changes
 from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, Watched
 from dracaena.process.clock import Clock
 
@@ -41,6 +42,7 @@ class Numbered:
 
     number: int
     snapshot: ClusterSnapshot
+    changes: Changes
 
 
 class Snapshots:
@@ -140,8 +142,10 @@ class Snapshots:
             if snapshot is None:
                 return
             self._number += 1
+            known = self._newest or Numbered(0, snapshot, Changes())
+            changed = changes(known.snapshot if known.number else None, known.changes, snapshot, self._number)
             with self._changed:
-                self._newest, self._last = Numbered(self._number, snapshot), watched
+                self._newest, self._last = Numbered(self._number, snapshot, changed), watched
         if is_new or self._clock.monotonic() - self._told_s >= BEAT_S:
             self._told_s = self._clock.monotonic()
             self._tell(self._number)

@@ -49,6 +49,7 @@ def build_page(
             watches.claims.snapshot(),
             waiting_pods(),
             watches.taint_rules.snapshot(),
+            watches.namespaces.snapshot(),
         )
 
     source = PageSource(

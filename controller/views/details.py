@@ -9,7 +9,7 @@ from dracaena.api.decision import Decision, describe, part_in_words, read_decisi
 from dracaena.api.errors import BadInputError
 from dracaena.api.groups import lowest_in_group
 from dracaena.api.node_status import DeviceStatus, Holder, PublishedNode, counted, label_of, tree_lines
-from dracaena.api.objects import Pod
+from dracaena.api.objects import Pod, Taint
 from dracaena.api.pod_states import POD_STATES, pod_state
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.api.sharing import amounts_in_words, is_all_memory, memory_percent
@@ -17,9 +17,10 @@ from dracaena.api.slice_drawing import DrawnGpu
 from dracaena.api.topology import Topology
 from dracaena.api.tree import TreeNode, build_tree
 from dracaena.controller.views.names import Sight, shown_text, without_names
-from dracaena.controller.views.node_line import NodeLine
+from dracaena.controller.views.node_line import FREE, NOT_PUBLISHED, NodeLine
 from dracaena.controller.views.snapshot import ClusterSnapshot, WaitingPod
-from dracaena.controller.views.summary import waiting_pod
+from dracaena.controller.views.waiting import waited_s
+from dracaena.controller.views.workloads import workload_of
 
 MOST_TREES: Final = 50
 """Nodes that /graph draws as trees: some 100 KiB. Beyond that each gets one line, and ?node=NAME draws its tree."""
@@ -29,8 +30,8 @@ MOST_GPUS: Final = 32
 costs grows with the square, so a node that publishes more gets one line, too, and ?node=NAME draws it."""
 
 
-def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
-    """Return the JSON form of one node; docs/page.md promises it."""
+def node_view(node: PublishedNode, line: NodeLine, sight: Sight) -> dict[str, Any]:
+    """Return the JSON form of one node; docs/page.md promises it. `line` is the same node in one line."""
     shown = without_names(node, sight)
     topology = shown.machine.topology
     groups, parts = _nvlink_groups(topology), shown.parts_of
@@ -39,11 +40,15 @@ def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
     return {
         "name": shown.name,
         "product": shown_text(shown.product),
-        "devices": len(shown.devices),
-        "free": shown.free,
+        "rack": shown_text(line.rack) or None,
+        "free": line.cells.count(FREE),
+        "all": len(line.cells),
         "remarks": [shown_text(remark) for remark in shown.remarks],
         "tree": _tree(build_tree(topology)),
-        "gpus": [_gpu(shown, ordinal, groups, parts) for ordinal in range(topology.gpu_count)],
+        "gpus": [
+            {**_gpu(shown, ordinal, groups, parts), "sign": line.cells[ordinal : ordinal + 1] or NOT_PUBLISHED}
+            for ordinal in range(topology.gpu_count)
+        ],
         "partitions": shown.linked_sets,
         "matrix": [list(row) for row in topology.matrix()],
         "migs": [_device(part) for part in (*shown.migs, *shown.vgpus) if part.start is None],
@@ -78,16 +83,18 @@ def _gpu(
         "nvlinkGroup": groups[ordinal],
     }
     if device is None:
-        return {**found, "state": "not published", "label": "not published", "heldBy": []}
+        return {**found, "label": "not published", "heldBy": [], "taints": []}
     parts = parts_of.get(gpu.uuid, 0)
     label = f"cut into {counted(parts, 'part')}" if parts else label_of(device)
-    state = "shared" if parts or device.shares else _state(device)
+    taints = [{"what": shown_text(_what(taint)), "effect": taint.effect} for taint in device.taints]
     product = {"product": shown_text(gpu.product_name or ""), "uuid": shown_text(gpu.uuid)}
-    return {**found, **product, **_device(device), "state": state, "label": shown_text(label)}
+    return {**found, **product, **_device(device), "label": shown_text(label), "taints": taints}
 
 
-def _state(device: DeviceStatus) -> str:
-    return "taken" if device.holders else "free" if device.is_free else "unavailable"
+def _what(taint: Taint) -> str:
+    """Return what a taint says, without the domain of its key: `xid=79`."""
+    name = taint.key.rpartition("/")[2]
+    return f"{name}={taint.value}" if taint.value else name
 
 
 def _device(device: DeviceStatus) -> dict[str, Any]:
@@ -130,15 +137,21 @@ def pod_view(
     them; None: not there. `told`: why it waits; None when unknown. `now_s`: steady time."""
     allocated = all(claim is not None and claim.status.allocation is not None for claim in claims.values())
     state = pod_state(pod, allocated=allocated)
+    whose = workload_of(pod, pod.metadata.name)
     return {
         "namespace": pod.metadata.namespace,
         "name": pod.metadata.name,
         "state": state,
         "words": POD_STATES[state],
         "node": pod.spec.node_name or None,
-        "waiting": waiting_pod(told, now_s) if told is not None and state == "waiting" else None,
+        "workload": {"kind": shown_text(whose.kind), "name": shown_text(whose.name)},
+        "waiting": _waiting(told, now_s) if told is not None and state == "waiting" else None,
         "claims": [_claim(driver, alias, claim) for alias, claim in claims.items()],
     }
+
+
+def _waiting(pod: WaitingPod, now_s: float) -> dict[str, Any]:
+    return {"reason": pod.reason, "why": shown_text(pod.why), "waitedSeconds": waited_s(pod, now_s)}
 
 
 def _claim(driver: str, alias: str, claim: ResourceClaim | None) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dracaena.api.device_taints import with_taint_rules
-from dracaena.api.node_status import Held, PublishedNode, holders_in_turns, node_status
-from dracaena.api.objects import Node
+from dracaena.api.node_status import Held, Holder, PublishedNode, holders_in_turns, node_status
+from dracaena.api.objects import Namespace, Node
 from dracaena.api.resource_objects import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.controller.views.node_line import NodeLine, PoolLine, node_line, pool_line
 
@@ -43,6 +44,8 @@ class Watched:
     waiting: Sequence[WaitingPod] | None = ()
     """None: unknown to this replica."""
     taint_rules: Sequence[DeviceTaintRule] = ()
+    namespaces: Sequence[Namespace] = ()
+    """With their quotas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,12 @@ class ClusterSnapshot:
     waiting: tuple[WaitingPod, ...] | None = ()
     """Longest wait first; None: unknown to this replica."""
     taint_rules: Sequence[DeviceTaintRule] = ()
+    namespaces: Sequence[Namespace] = ()
+
+    def line(self, name: str) -> NodeLine | None:
+        """Return the line of one node; None if it publishes no devices of ours."""
+        place = bisect_left(self.lines, name, key=lambda line: line.name)
+        return self.lines[place] if place < len(self.lines) and self.lines[place].name == name else None
 
     def node(self, name: str) -> PublishedNode | None:
         """Return all that we know about one node; None if it publishes no devices of ours. Cost: O(GPUs²)."""
@@ -76,6 +85,7 @@ class SnapshotMaker:
     def __init__(self, driver: str) -> None:
         self._driver = driver
         self._pools: dict[str, tuple[tuple[ResourceSlice, ...], Node | None, PoolLine]] = {}
+        self._lines: dict[str, tuple[PoolLine, Held, NodeLine]] = {}
         self._rules: Sequence[DeviceTaintRule] = ()
 
     def turns(self, watched: Watched) -> Iterator[ClusterSnapshot | None]:
@@ -93,17 +103,42 @@ class SnapshotMaker:
         for found in holders_in_turns(self._driver, watched.claims, claims_a_turn=CLAIMS_A_TURN):
             held = found or held
             yield None
+        by_pool: dict[str, dict[tuple[str, str], Sequence[Holder]]] = {}
+        for count, (device, holders) in enumerate(held.items(), start=1):
+            by_pool.setdefault(device[0], {})[device] = holders
+            if count % CLAIMS_A_TURN == 0:
+                yield None
         lines = []
         for count, name in enumerate(sorted(pages), start=1):
-            lines.append(node_line(name, self._pool(name, pages[name], nodes.get(name)), held))
+            lines.append(self._line(name, self._pool(name, pages[name], nodes.get(name)), by_pool))
             if count % NODES_A_TURN == 0:
                 yield None
         for name in self._pools.keys() - pages.keys():
-            del self._pools[name]
+            del self._pools[name], self._lines[name]
         yield None
         waiting = None if watched.waiting is None else tuple(sorted(watched.waiting, key=_longest_first))
         rules = watched.taint_rules
-        yield ClusterSnapshot(self._driver, nodes, pages, held, watched.claims, tuple(lines), waiting, rules)
+        yield ClusterSnapshot(
+            self._driver,
+            nodes,
+            pages,
+            held,
+            watched.claims,
+            tuple(lines),
+            waiting,
+            taint_rules=rules,
+            namespaces=watched.namespaces,
+        )
+
+    def _line(self, name: str, pool: PoolLine, by_pool: Mapping[str, Held]) -> NodeLine:
+        """Put a node together again only if its pool or who has what of it is not the same as last time."""
+        held = by_pool.get(pool.pool, {})
+        known = self._lines.get(name)
+        if known is not None and known[0] is pool and known[1] == held:
+            return known[2]
+        line = node_line(name, pool, held)
+        self._lines[name] = (pool, held, line)
+        return line
 
     def _pool(self, name: str, pages: Sequence[ResourceSlice], node: Node | None) -> PoolLine:
         """Read a node's slices again only if the objects are not the same as last time."""

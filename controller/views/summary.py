@@ -1,45 +1,76 @@
-"""The first thing that the page shows: sums, how many pods of each size fit, the first nodes, and the waiting pods.
+"""The first thing that the page shows: sums, and how many pods of each size fit. Its size is bounded.
 
-Its size is bounded whatever the cluster: lists are cut, and say how many entries there are.
+The unit is the GPU that was bought: the signs of all nodes (views.node_line) add up to all GPUs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dracaena.controller.views.names import Sight, shown_text
-from dracaena.controller.views.node_line import NodeLine
+from dracaena.controller.views.names import shown_text
+from dracaena.controller.views.node_line import (
+    CLOSED,
+    FAILED,
+    FAILED_HELD,
+    FREE,
+    FULL,
+    NOT_PUBLISHED,
+    PARTS,
+    TAKEN,
+    NodeLine,
+    Room,
+)
 from dracaena.controller.views.snapshot import ClusterSnapshot, WaitingPod
+from dracaena.controller.views.waiting import reasons, waited_s
 
-MOST_NODES: Final = 100
-"""Nodes of one answer: two or three screens."""
+GPU_SUMS: Final[Mapping[str, str]] = {
+    "gpus": FREE + TAKEN + PARTS + FULL + FAILED + FAILED_HELD + CLOSED + NOT_PUBLISHED,
+    "free": FREE,
+    "taken": TAKEN,
+    "parts": PARTS + FULL,
+    "failed": FAILED + FAILED_HELD,
+    "closed": CLOSED,
+    "notPublished": NOT_PUBLISHED,
+}
+"""What is counted → the signs that count."""
 
-MOST_WAITING: Final = 50
-"""Waiting pods of one answer, of those that may be named; all are counted by reason."""
-
-MOST_PRODUCTS: Final = 20
-MOST_REMARKS: Final = 4
-"""Of one node."""
+MOST_PRODUCTS: Final = 100
+"""Of one answer; the others are one more entry."""
 
 SIZES: Final = (1, 2, 4, 8, 16)
 """GPUs of a pod, as people ask for them; 16 is shown only if a node has that many."""
 
 
-def summary(snapshot: ClusterSnapshot, sight: Sight, now_s: float) -> dict[str, Any]:
+def summary(snapshot: ClusterSnapshot, now_s: float) -> dict[str, Any]:
     """Return the JSON form; docs/page.md promises it. `now_s`: steady time."""
     lines = snapshot.lines
     return {
         "driver": snapshot.driver,
         "nodes": len(lines),
-        "devices": sum(line.devices for line in lines),
-        "free": sum(line.free for line in lines),
+        "gpus": gpu_sums(lines),
+        "migSlices": _room(line.mig_slices for line in lines),
+        "shareMemoryGiB": _room(line.share_gib for line in lines),
         "fits": fits(lines),
         "products": _products(lines),
-        "waiting": None if snapshot.waiting is None else waiting(snapshot.waiting, sight, now_s),
-        "firstNodes": nodes(lines),
+        "waiting": None if snapshot.waiting is None else _waiting(snapshot.waiting, now_s),
     }
+
+
+def gpu_sums(lines: Iterable[NodeLine]) -> dict[str, int]:
+    """Return how many GPUs there are, and how many of each kind of sign."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line.cells)
+    return {name: sum(counts[sign] for sign in signs) for name, signs in GPU_SUMS.items()}
+
+
+def _room(rooms: Iterable[Room]) -> dict[str, int]:
+    free = total = 0
+    for room in rooms:
+        free, total = free + room.free, total + room.all
+    return {"free": free, "all": total}
 
 
 def fits(lines: Sequence[NodeLine]) -> list[dict[str, int]]:
@@ -56,57 +87,17 @@ def fits(lines: Sequence[NodeLine]) -> list[dict[str, int]]:
     return found
 
 
-def nodes(lines: Sequence[NodeLine], *, search: str = "", after: str = "") -> dict[str, Any]:
-    """Return the first nodes after `after` whose name or product contains `search`, ignoring case."""
-    wanted = search.casefold()
-    found = [line for line in lines if wanted in line.name.casefold() or wanted in line.product.casefold()]
-    shown = [line for line in found if line.name > after][:MOST_NODES]
-    more = bool(shown) and shown[-1].name != found[-1].name
-    return {"total": len(found), "more": more, "nodes": [_node(line) for line in shown]}
-
-
-def waiting(pods: Sequence[WaitingPod], sight: Sight, now_s: float) -> dict[str, Any]:
-    """Return which pods wait and why; only the number of those that may not be seen."""
-    seen = [pod for pod in pods if sight(pod.namespace)]
-    return {
-        "total": len(pods),
-        "reasons": dict(sorted(Counter(pod.reason for pod in pods).items())),
-        "hidden": len(pods) - len(seen),
-        "pods": [waiting_pod(pod, now_s) for pod in seen[:MOST_WAITING]],
-    }
-
-
-def waiting_pod(pod: WaitingPod, now_s: float) -> dict[str, Any]:
-    """Return the JSON form of one waiting pod. `now_s`: steady time."""
-    return {
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "reason": pod.reason,
-        "why": shown_text(pod.why),
-        "waitedSeconds": int(max(now_s - pod.since_s, 0.0)),
-    }
-
-
-def _node(line: NodeLine) -> dict[str, Any]:
-    return {
-        "name": line.name,
-        "product": shown_text(line.product),
-        "devices": line.devices,
-        "free": line.free,
-        "cells": line.cells,
-        "migCells": line.mig_cells,
-        "remarks": [shown_text(remark) for remark in line.remarks[:MOST_REMARKS]],
-    }
+def _waiting(pods: Sequence[WaitingPod], now_s: float) -> dict[str, Any]:
+    oldest_s = max((waited_s(pod, now_s) for pod in pods), default=0)
+    return {"total": len(pods), "reasons": reasons(pods), "oldestSeconds": oldest_s}
 
 
 def _products(lines: Iterable[NodeLine]) -> list[dict[str, Any]]:
-    sums: dict[str, list[int]] = {}
+    """Return the sums of each product, those with the most GPUs first."""
+    groups: dict[str, list[NodeLine]] = {}
     for line in lines:
-        known = sums.setdefault(line.product, [0, 0, 0])
-        for place, count in enumerate((1, line.devices, line.free)):
-            known[place] += count
-    most = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))[:MOST_PRODUCTS]
-    return [
-        {"product": shown_text(product), "nodes": count, "devices": devices, "free": free}
-        for product, (count, devices, free) in most
-    ]
+        groups.setdefault(line.product, []).append(line)
+    most = sorted(groups.items(), key=lambda item: (-sum(len(line.cells) for line in item[1]), item[0]))
+    rest = [line for _, some in most[MOST_PRODUCTS:] for line in some]
+    shown = [*most[:MOST_PRODUCTS], *([("other products", rest)] if rest else [])]
+    return [{"product": shown_text(name), "nodes": len(some), **gpu_sums(some)} for name, some in shown]

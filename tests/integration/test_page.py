@@ -61,8 +61,8 @@ class Reader:
         return [holder["pods"] for gpu in gpus for holder in gpu["heldBy"]]
 
     def why(self, pod: str) -> str:
-        waits = self.read("/api/summary")["waiting"]["pods"]
-        return next((str(one["why"]) for one in waits if one["name"] == pod), "")
+        waits = self.read("/api/waiting")["waiting"]["groups"]
+        return next((str(group["why"]) for group in waits if pod in group["first"]), "")
 
 
 def page_port(log: Path) -> int:
@@ -102,7 +102,13 @@ def test_a_pod_is_followed_from_waiting_to_running(server: ApiGround, tmp_path: 
             assert why == "0/1 nodes fit: 1 with 2 or more GPUs, fewer than 2 of them free (n)"
             assert reader.state("second") == "waiting"
             summary = reader.read("/api/summary")
-            assert (summary["nodes"], summary["devices"], summary["free"]) == (1, 4, 1)
+            assert (summary["nodes"], summary["gpus"]["gpus"], summary["gpus"]["free"]) == (1, 4, 1)
+            (row,) = reader.read("/api/fleet")["nodes"]
+            assert (row[0], sorted(row[3])) == ("n", sorted("###."))
+            (team,) = reader.read("/api/teams")["teams"]
+            assert (team["namespace"], team["holds"]["gpus"], team["waiting"]) == (NAMESPACE, 3, 1)
+            hits = [hit["open"] for hit in reader.read("/api/search?q=sec")["hits"]]
+            assert hits == [f"pod/{NAMESPACE}/second"]
             assert {one["gpus"]: one["pods"] for one in summary["fits"]} == {1: 1, 2: 0, 4: 0, 8: 0}
             client.delete(Pod, "first", namespace=NAMESPACE, grace_period_s=0)
             nothing = {"status": {"allocation": None, "reservedFor": None}}

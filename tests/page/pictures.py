@@ -53,7 +53,6 @@ def main(folder: Path) -> int:
         tab.open(url, width=WIDTH, height=1000)
         tab.prefer("light")
         tab.wait_for("document.getElementById('live').textContent === 'live'")
-        tab.wait_for(f"document.querySelectorAll('#waiting button').length === {len(WAITING)}")
         take_page(tab, folder)
     too_large = [path.name for path in sorted(folder.glob("*.png")) if path.stat().st_size > MOST_BYTES]
     if too_large:
@@ -63,13 +62,20 @@ def main(folder: Path) -> int:
 
 def take_page(tab: Browser, folder: Path) -> None:
     """Take all of the page: sizes are fixed, so that a picture replaces another without moving the text around it."""
+    tab.wait_for("document.querySelectorAll('#numbers li').length === 5")
     tab.screenshot(folder / "page.png", of="body", size=(WIDTH, 940))
-    tab.value(f"document.querySelector('[data-node={NODE}]').open = true")
-    tab.wait_for(f"document.querySelectorAll('[data-node={NODE}] .gpu').length === 8")
-    tab.screenshot(folder / "node.png", of=f"[data-node={NODE}]", size=(1024, 680))
-    tab.value(f"[...document.querySelectorAll('.gpu button')].find((each) => each.textContent === '{POD}').click()")
-    tab.wait_for("document.getElementById('pod').open && !!document.getElementById('pod-state')")
-    tab.screenshot(folder / "pod.png", of="#pod", size=(830, 720))
+    show(tab, "#/waiting", f"document.querySelectorAll('.card').length === {len(WAITING)}")
+    tab.screenshot(folder / "waiting.png", of="#waiting", size=(WIDTH, 420))
+    show(tab, f"#/fleet?open=node%2F{NODE}", "document.querySelectorAll('#drawer .gpu').length === 8")
+    tab.screenshot(folder / "node.png", of="#drawer", size=(640, 860))
+    show(tab, f"#/fleet?open=pod%2F{POD.replace('/', '%2F')}", "!!document.getElementById('pod-state')")
+    tab.screenshot(folder / "pod.png", of="#drawer", size=(640, 720))
+
+
+def show(tab: Browser, fragment: str, shown: str) -> None:
+    """Follow a link within the page, and wait until it shows what it leads to."""
+    tab.value(f"location.hash = '{fragment}'; 0")
+    tab.wait_for(shown)
 
 
 def take_dashboards(tab: Browser, folder: Path) -> None:

@@ -13,8 +13,10 @@ from dracaena.cli import simulate, status
 from dracaena.cli.cut_parts import CutParts, devices_of
 from dracaena.controller.simulation import Simulation
 from dracaena.controller.views.details import graph_text, node_view
+from dracaena.controller.views.fleet import Changes, changes, fleet
 from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, Watched
-from dracaena.controller.views.summary import nodes, summary
+from dracaena.controller.views.summary import summary
+from dracaena.controller.views.teams import teams
 from support.allocation import DRIVER, claim, holding, node, request
 from support.mig_nodes import MIG, mig_classes
 
@@ -28,15 +30,17 @@ def holders_of_all(slices: Sequence[ResourceSlice]) -> list[ResourceClaim]:
 
 
 def page(slices: Sequence[ResourceSlice], claims: Sequence[ResourceClaim]) -> str:
-    """The page's answers: the summary, the list of nodes, the node, and /graph with one node and with all."""
+    """The page's answers: the sums, the fleet, teams, the node, and /graph with one node and with all."""
     snapshot = ClusterSnapshot("")
     for made in SnapshotMaker(DRIVER).turns(Watched([node("n")], slices, claims)):
         snapshot = made or snapshot
-    found = snapshot.node("n")
+    found, line = snapshot.node("n"), snapshot.line("n")
     assert found is not None
-    documents = (summary(snapshot, _all, 0.0), nodes(snapshot.lines), node_view(found, _all))
+    assert line is not None
+    documents = (summary(snapshot, 0.0), teams(snapshot, _all), node_view(found, line, _all))
+    rows = fleet(snapshot, _all, changes(None, Changes(), snapshot, 1), {})
     graphs = (graph_text(snapshot, _all, node="n"), graph_text(snapshot, _all))
-    return "\n".join((*map(json.dumps, documents), *map(str, graphs)))
+    return "\n".join((*map(json.dumps, documents), rows.decode(), *map(str, graphs)))
 
 
 def status_text(slices: Sequence[ResourceSlice], claims: Sequence[ResourceClaim]) -> str:

@@ -1,367 +1,280 @@
-// The page of the controller. Everything that comes from the cluster is put in as text, never as markup.
-import { markAtWork, nodeBody, useTable } from "/draw.js";
-import { count, element, fill, minutes } from "/elements.js";
+// The page of the controller: what the address says is shown, and kept up to date without moving what the reader looks at.
+import { DEFAULTS, fresh, link, parse } from "./address.js";
+import { atWork, nodeBody, podBody, teamBody } from "./drawer.js";
+import { age, at, cell, count, fault, fill, h, number, refill, SIGNS } from "./elements.js";
+import { follow, read, Refused, signIn, sleep } from "./answers.js";
+import { failed, Fleet, free, summed } from "./fleet.js";
+import { empty, sideView, teamsView, waitingView } from "./views.js";
 
-const POLL_MS = 5000;
-const AGAIN_MS = 2000;
-const SHORTEST_MS = 1000; // between two summaries
-const USE_MS = 5000; // between two looks at what the GPUs of open nodes do
+const SHORTEST_MS = 1000; // between two looks at what changed
+const AGAIN_MS = 5000; // after an answer that did not come
+const AGAIN_HIDDEN_MS = 20000; // the same while nobody looks
+const USE_MS = 5000; // between two looks at what the GPUs of the open node do
+const STEPS = [0, 1, 2, 4, 8, 16];
+const SHOWS = { failed: ["Failed", /[!%]/], informs: ["Fault reported, still allocated", null], closed: ["Closed to new pods", null], parts: ["In parts", /[+*]/], missing: ["Not published", /x/] };
+const SIGN_OF = { failed: "!", informs: ".", closed: "-", parts: "+", missing: "x" };
+const SORTS = { name: "name", free: "most free first", trouble: "failed first" };
 
-const at = (id) => document.getElementById(id);
-let token = "";
-let newest = 0; // number of the newest snapshot that was told
-let shown = 0; // number of the summary that is shown
-let search = "";
-let further = 0; // answers with nodes behind the first that the reader asked for
-let loop = 0; // number of the loop that keeps up: an older one ends
-let fail = notFollowing; // what is done where the page cannot be refreshed
-let podShown = null;
-let usesTold = false; // whether the controller asks exporters
-let usesAsked = false; // whether a round of questions about open nodes is under way
-const usesWanted = new Set(); // nodes that it has still to ask about
-const rows = new Map(); // node → its details element
-const signs = { ".": "free", "#": "taken", "+": "shared", "!": "unavailable", x: "missing" };
+let state = parse(location.hash);
+let [summary, data, waiting, teams] = [null, null, null, null];
+let allTeams = false;
+let opener = null; // what had the focus before the drawer opened
+let drawn = ""; // what the drawer shows
+let use = null; // what the GPUs of the open node do
+const said = (text) => { at("said").textContent = text; };
+const go = (changed, keep = true) => { const to = link(state, changed); if (keep) history.pushState(null, "", to); else history.replaceState(null, "", to); arrive(); };
+const fleet = new Fleet(at("fleet"), { href: (name) => link(state, { open: `node/${name}` }), open: (changed) => go(changed, false), said });
 
-class Refused extends Error {}
+// Which nodes, in which order
 
-async function ask(path, fields = {}) {
-  const query = new URLSearchParams(fields).toString();
-  const used = token;
-  const headers = used ? { Authorization: `Bearer ${used}` } : {};
-  const answer = await fetch(query ? `${path}?${query}` : path, { headers });
-  if (answer.status === 401) {
-    if (used === token) token = "";
-    throw new Refused((await answer.text()).trim());
-  }
-  if (!answer.ok) throw new Error((await answer.text()).trim() || `status ${answer.status}`);
-  return answer;
+const has = (node, show) => (SHOWS[show]?.[1] ? SHOWS[show][1].test(node[3]) : Boolean(node[5]?.[show]));
+function fits(node, wanted) {
+  return free(node[3]) >= wanted.free && (!wanted.product.length || wanted.product.includes(data.products[node[1]]))
+    && (!wanted.rack || data.racks[node[2]] === wanted.rack) && (!wanted.show.length || wanted.show.some((show) => has(node, show)))
+    && (!wanted.team.length || node[4].flat().some((team) => wanted.team.includes(data.teams[team])))
+    && (!wanted.q || node[0].includes(wanted.q.toLowerCase()));
 }
 
-const read = async (path, fields) => (await ask(path, fields)).json();
-const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
-
-function say(text, live) {
-  if (at("live").textContent !== text) at("live").textContent = text;
-  at("live").dataset.live = live ? "yes" : "no";
+function grouped() {
+  const places = data.nodes.map((_, place) => place).filter((place) => fits(data.nodes[place], state));
+  const by = { free: (place) => -free(data.nodes[place][3]), trouble: (place) => -failed(data.nodes[place][3]) }[state.sort];
+  if (by) places.sort((a, b) => by(a) - by(b) || a - b);
+  if (state.as === "list" || state.group === "none") return [{ title: "", places }];
+  const column = state.group === "rack" ? 2 : 1;
+  const groups = new Map();
+  for (const place of places) { const key = data.nodes[place][column]; if (!groups.has(key)) groups.set(key, []); groups.get(key).push(place); }
+  return [...groups].map(([key, some]) => ({ title: (column === 2 ? data.racks : data.products)[key] ?? "no rack", note: summed(data.nodes, some), short: `${some.reduce((sum, place) => sum + free(data.nodes[place][3]), 0)} free`, places: some }));
 }
 
-// Sums, sizes and who waits
+// The parts of the page
 
-function showSums(summary) {
-  const sums = [
-    [`${summary.free} of ${summary.devices}`, "devices free"],
-    [summary.nodes, "nodes"],
-    ...(summary.waiting ? [[summary.waiting.total, "pods wait"]] : []),
-    ...summary.products.slice(0, 4).map((one) => [`${one.free} of ${one.devices}`, `free, ${one.product}`]),
-  ];
-  fill(at("sums"), sums.map(([number, what]) => element("li", {}, element("b", {}, number), element("span", {}, what))));
+function showNumbers() {
+  const { gpus, fits: sizes, migSlices, shareMemoryGiB, waiting: waits } = summary;
+  const faults = new Map();
+  for (const node of data.nodes) for (const what of Object.values(node[5]?.sick ?? {})) faults.set(what, (faults.get(what) ?? 0) + 1);
+  const told = [...faults].sort((a, b) => b[1] - a[1]).map(([what, many]) => `${many} × ${fault(what)}`);
+  const share = (many, sign) => (many ? h("i", { class: `c ${SIGNS[sign][0]}`, css: { "flex-grow": String(many), width: "0", height: "6px", "border-radius": "0" } }) : null);
+  const one = (href, big, small, more, kind) => h("li", { class: kind ?? "" }, h("a", { class: "big", href, "data-key": `n-${small}` }, h("b", {}, big), ` ${small}`), more);
+  refill(at("numbers"),
+    one(fresh({ free: 1, sort: "free" }), `${number(gpus.free)} of ${number(gpus.gpus)}`, "GPUs free", [h("div", { class: "split", role: "img", "aria-label": `${gpus.taken} taken, ${gpus.parts} in parts, ${gpus.free} free, ${gpus.failed} failed, ${gpus.closed} closed` }, share(gpus.taken, "#"), share(gpus.parts, "+"), share(gpus.free, "."), share(gpus.closed, "-"), share(gpus.failed, "%")), h("p", { class: "quiet small" }, `${number(gpus.taken)} taken, ${number(gpus.parts)} in parts, ${number(gpus.closed)} closed`)]),
+    one(fresh({ show: ["failed"], sort: "trouble" }), number(gpus.failed), gpus.failed === 1 ? "GPU failed" : "GPUs failed", h("p", { class: "quiet small" }, told.slice(0, 3).join(", ") || "no fault is known", told.length > 3 ? `, ${told.length - 3} more kinds` : ""), gpus.failed ? "bad" : ""),
+    waits ? one(fresh({ view: "waiting" }), number(waits.total), waits.total === 1 ? "pod waits" : "pods wait", h("p", { class: "quiet small" }, waits.total ? `the first for ${age(waits.oldestSeconds)}` : "all have their GPUs")) : one(fresh({ view: "waiting" }), "–", "not known on this replica", null),
+    h("li", {}, h("span", { class: "quiet small" }, "Pods that fit now, by GPUs each"), h("div", { class: "ladder" }, sizes.map((size) => h("a", { href: fresh({ free: size.gpus, sort: "free" }), class: size.pods ? "" : "none", "aria-current": state.free === size.gpus ? "true" : null, "aria-label": `${count(size.pods, "pod")} of ${count(size.gpus, "GPU")} fit, ${size.linked} within one NVLink group`, title: `${number(size.linked)} within one NVLink group`, "data-key": `fit-${size.gpus}` }, h("b", {}, number(size.pods)), h("span", { class: "quiet small" }, `of ${size.gpus}`))))),
+    one(fresh({ show: ["parts"] }), `${number(migSlices.free)} of ${number(migSlices.all)}`, "MIG slices free", h("p", { class: "quiet small" }, `${number(shareMemoryGiB.free)} of ${number(shareMemoryGiB.all)} GiB free on shared GPUs`)));
+  at("n-waiting").textContent = waits ? number(waits.total) : "";
+  at("n-teams").textContent = number(teams.teams.length);
 }
 
-function showFits(summary) {
-  const fits = summary.fits.map(({ gpus, pods, linked }) => {
-    const what = `${count(pods, "pod")} of ${gpus} ${pods === 1 ? "fits" : "fit"}`;
-    const within = gpus === 1 || pods === 0 ? "" : `, ${linked} within one NVLink group`;
-    return element("li", { class: pods ? "" : "none" }, what + within);
-  });
-  fill(at("fits"), fits);
+function showRail() {
+  const box = (name, value, text, note, icon) => h("label", {}, h("input", { type: "checkbox", name, value, checked: state[name].includes(value), "data-key": `${name}-${value}` }), icon ?? null, text, h("span", {}, note));
+  const held = new Map(teams.teams.map((team) => [team.namespace, team.holds.gpus]));
+  const names = [...held.keys()].sort((a, b) => held.get(b) - held.get(a));
+  const some = allTeams ? names : names.filter((name, nth) => nth < 12 || state.team.includes(name));
+  const counts = Object.fromEntries(Object.keys(SHOWS).map((show) => [show, 0]));
+  for (const node of data.nodes) for (const show of Object.keys(SHOWS)) if (has(node, show)) counts[show] += 1;
+  refill(at("rail"),
+    h("fieldset", {}, h("legend", {}, "Free GPUs, at least"), h("div", { class: "steps" }, STEPS.map((step) => h("label", {}, h("input", { class: "away", type: "radio", name: "free", value: String(step), checked: state.free === step, "data-key": `free-${step}` }), step ? String(step) : "any")))),
+    h("fieldset", {}, h("legend", {}, "Nodes with GPUs that are"), Object.entries(SHOWS).map(([show, [text]]) => box("show", show, text, number(counts[show]), cell(SIGN_OF[show])))),
+    h("fieldset", {}, h("legend", {}, "Product (free of all)"), summary.products.map((product) => box("product", product.product, product.product.replace(/^NVIDIA /, ""), `${number(product.free)} of ${number(product.gpus)}`))),
+    h("fieldset", {}, h("legend", {}, "Team (GPUs held)"), some.map((name) => box("team", name, name, number(held.get(name)))), names.length > some.length ? h("button", { type: "button", "data-key": "all-teams", onclick: () => { allTeams = true; showRail(); } }, `All ${names.length} teams`) : null),
+    h("fieldset", { class: "narrow" }, h("legend", {}, "Order"), Object.entries(SORTS).map(([value, text]) => h("label", {}, h("input", { type: "radio", name: "sort", value, checked: state.sort === value, "data-key": `sort-${value}` }), text))),
+    h("fieldset", { class: "narrow" }, h("legend", {}, "Legend"), h("div", { class: "key" }, Object.entries(SIGNS).map(([sign, [, text]]) => h("span", {}, cell(sign), text)))),
+    h("button", { type: "button", class: "main narrow", onclick: () => { document.body.classList.remove("filters"); at("open-rail")?.focus(); } }, "Show nodes"));
 }
 
-function showWaiting(waiting) {
-  if (!waiting) {
-    at("waiting-sum").textContent = "This replica does not lead: who waits is not known here.";
-    fill(at("waiting"), []);
+function heldBy(places) { // whole GPUs of the one team that is chosen
+  if (state.team.length !== 1) return "";
+  const team = data.teams.indexOf(state.team[0]);
+  return ` · ${state.team[0]} holds ${count(places.reduce((sum, place) => sum + data.nodes[place][4].filter((each) => each === team).length, 0), "whole GPU")}`;
+}
+
+function showBar(groups) {
+  const pick = (name, title, options) => h("label", {}, `${title} `, h("select", { name, "data-key": `pick-${name}` }, Object.entries(options).map(([value, text]) => h("option", { value, selected: state[name] === value }, text))));
+  const as = (value, text) => h("a", { href: link(state, { as: value }), "aria-current": state.as === value ? "true" : null, "data-key": `as-${value}` }, text);
+  const chips = [...state.product.map((one) => ["product", one, one]), ...state.team.map((one) => ["team", one, `team ${one}`]), ...state.show.map((one) => ["show", one, SHOWS[one]?.[0] ?? one]),
+    ...(state.free ? [["free", 0, `${state.free} or more free`]] : []), ...(state.rack ? [["rack", "", `rack ${state.rack}`]] : []), ...(state.q ? [["q", "", `“${state.q}”`]] : [])];
+  const without = (name, value) => ({ [name]: Array.isArray(state[name]) ? state[name].filter((one) => one !== value) : DEFAULTS[name] });
+  const places = groups.flatMap((group) => group.places);
+  refill(at("bar"), h("button", { id: "open-rail", type: "button", "data-key": "rail", "aria-expanded": String(document.body.classList.contains("filters")), onclick: () => document.body.classList.toggle("filters") }, chips.length ? `Filters (${chips.length})` : "Filters"),
+    h("p", { class: "sum", role: "status" }, summed(data.nodes, places), heldBy(places)),
+    state.as === "grid" ? pick("group", "Group by", { product: "product", rack: "rack", none: "nothing" }) : null, pick("sort", "Order", SORTS),
+    h("span", { class: "seg", role: "group", "aria-label": "Show as" }, as("grid", "Grid"), as("list", "List")),
+    h("div", { class: "chips" }, chips.map(([name, value, text]) => h("button", { type: "button", "data-key": `chip-${name}-${value}`, "aria-label": `Remove filter: ${text}`, onclick: () => go(without(name, value)) }, `${text} ✕`)), chips.length > 1 ? h("button", { type: "button", onclick: () => go({ ...DEFAULTS, as: state.as, group: state.group }) }, "Clear all") : null),
+    h("div", { class: "key", "aria-label": "Legend" }, Object.entries(SIGNS).map(([sign, [, text]]) => h("span", {}, cell(sign), text))));
+}
+
+function showFleet() {
+  const groups = grouped();
+  const team = state.team.length === 1 ? data.teams.indexOf(state.team[0]) : null;
+  showBar(groups);
+  for (const each of at("fleet").querySelectorAll(".empty")) each.remove();
+  Object.assign(fleet, { data });
+  fleet.show(data.nodes, groups, state, team);
+  if (fleet.total) return;
+  at("fleet").append(data.nodes.length
+    ? empty("No node matches these filters", "Remove one of the filters above.", h("p", {}, h("a", { href: fresh({}) }, "Show all nodes")))
+    : empty(`No node publishes devices of ${summary.driver}`, "If GPU nodes exist, look at the plugin's pods: kubectl get pods -l app.kubernetes.io/component=plugin"));
+}
+
+async function showDrawer() {
+  const [kind, ...rest] = state.open.split("/");
+  const isOpen = ["node", "pod", "team"].includes(kind) && rest.length > 0;
+  const changed = document.body.classList.contains("open") !== isOpen;
+  document.body.classList.toggle("open", isOpen);
+  at("drawer").hidden = !isOpen;
+  if (!isOpen) {
+    drawn = "";
+    use = null;
+    fill(at("drawer"));
+    if (changed) { ([...document.querySelectorAll("[data-key]")].find((each) => each.dataset.key === opener) ?? at("main")).focus({ preventScroll: true }); fleet.soon(); }
     return;
   }
-  const reasons = Object.entries(waiting.reasons).map(([reason, pods]) => `${pods} × ${reason}`).join(", ");
-  const rest = waiting.total - waiting.pods.length - waiting.hidden;
-  const hidden = waiting.hidden ? ` ${waiting.hidden} of namespaces that you may not see.` : "";
-  at("waiting-sum").textContent = waiting.total
-    ? `${count(waiting.total, "pod")}: ${reasons}.${hidden}${rest > 0 ? ` ${rest} more are not listed.` : ""}`
-    : "No pod waits.";
-  const pods = waiting.pods.map((pod) =>
-    element("li", {},
-      podButton(pod.namespace, pod.name), " waits for ", age(pod.waitedSeconds),
-      element("p", {}, pod.why || `${pod.reason}; the details are being worked out`)));
-  fill(at("waiting"), pods);
-}
-
-function age(seconds) {
-  const since = performance.now() - 1000 * seconds;
-  return element("span", { class: "age", "data-since": since }, minutes(seconds));
-}
-
-function showAges() { // nothing is told while nothing changes, and time goes on
-  for (const each of at("waiting").querySelectorAll(".age")) {
-    const text = minutes(Math.round((performance.now() - Number(each.dataset.since)) / 1000));
-    if (each.textContent !== text) each.textContent = text;
-  }
-}
-
-function podButton(namespace, name) {
-  const key = `${namespace}/${name}`;
-  const button = element("button", { class: "name", type: "button", "data-key": key }, key);
-  button.addEventListener("click", () => openPod(namespace, name));
-  return button;
-}
-
-// Nodes
-
-function cells(node) {
-  const each = [...node.cells].map((sign) => element("span", { class: `cell ${signs[sign]}` }));
-  const migs = [...node.migCells].map((sign) => element("span", { class: `cell mig ${signs[sign]}` }));
-  return [...each, ...migs];
-}
-
-function nodeRow(node) {
-  let row = rows.get(node.name);
-  if (!row) {
-    row = element("details", { class: "node", "data-node": node.name },
-      element("summary", {},
-        element("span", { class: "name-text" }), element("span", { class: "product" }),
-        element("span", { class: "cells", "aria-hidden": "true" }), element("span", { class: "sum" }),
-        element("span", { class: "remarks" })),
-      element("div", { class: "body" }),
-      element("div", { class: "body use" }));
-    row.addEventListener("toggle", () => {
-      if (!row.open) return;
-      showNode(row, node.name);
-      showUses([node.name]);
-    });
-    rows.set(node.name, row);
-  }
-  const parts = row.firstChild.children;
-  const gpus = node.cells.replaceAll("x", "").length;
-  const counted = node.devices === gpus ? "" : "devices "; // a GPU that is cut counts by its parts
-  const texts = [node.name, node.product, null, `${node.free} of ${node.devices} ${counted}free`, node.remarks.join("; ")];
-  texts.forEach((text, place) => {
-    if (text !== null && parts[place].textContent !== text) parts[place].textContent = text;
-  });
-  parts[4].hidden = !node.remarks.length;
-  const drawn = node.cells + node.migCells;
-  if (row.dataset.cells !== drawn) {
-    row.dataset.cells = drawn;
-    fill(parts[2], cells(node));
-  }
-  return row;
-}
-
-async function readNodes(first) {
-  const pages = [first];
-  for (let page = 0; page < further && pages.at(-1).more; page += 1) {
-    pages.push(await read("/api/nodes", { search, after: pages.at(-1).nodes.at(-1).name }));
-  }
-  return { total: pages.at(-1).total, nodes: pages.flatMap((page) => page.nodes) };
-}
-
-function showNodes({ total, nodes }) {
-  const wanted = nodes.map(nodeRow);
-  const list = at("node-list");
-  wanted.forEach((row, place) => {
-    if (list.children[place] !== row) list.insertBefore(row, list.children[place] ?? null);
-  });
-  while (list.children.length > wanted.length) {
-    rows.delete(list.lastChild.dataset.node);
-    list.lastChild.remove();
-  }
-  at("nodes-sum").textContent = search
-    ? `${count(total, "node")} with “${search}”`
-    : nodes.length < total ? `the first ${nodes.length} of ${total}` : "";
-  at("more").hidden = nodes.length >= total;
-}
-
-async function showUse(row, name) {
-  if (!usesTold) return;
-  const place = row.lastChild;
-  let found;
-  let use = null;
+  if (changed) opener = document.activeElement?.dataset?.key ?? "cursor";
+  const asked = state.open;
+  if (drawn !== asked) use = null;
+  const title = rest.join("/");
+  let body;
   try {
-    use = await read("/api/use", { node: name });
-    found = useTable(use, podButton);
+    body = kind === "node" ? nodeBody(await read("/api/node", { name: title }), state, use) : kind === "team" ? teamBody(await read("/api/team", { namespace: title }), state) : podBody(await read("/api/pod", { namespace: rest[0], name: rest.slice(1).join("/") }), state);
+  } catch (error) {
+    if (error instanceof Refused) return fail(error);
+    body = [h("p", { class: "remark" }, error.message)];
+  }
+  if (asked !== state.open || !data) return;
+  refill(at("drawer"), h("div", { class: "top" }, h("h2", { id: "drawer-title", tabindex: "-1", "data-key": "title" }, h("span", { class: "quiet small" }, `${kind === "node" ? "Node" : kind === "pod" ? "Pod" : "Team"} `), title),
+    h("button", { type: "button", "data-key": "copy", onclick: () => navigator.clipboard?.writeText(location.href).then(() => said("Link copied")) }, "Copy link"), h("button", { type: "button", "data-key": "close", "aria-keyshortcuts": "Escape", onclick: () => go({ open: "" }) }, "Close")), body);
+  if (drawn === asked) return;
+  drawn = asked;
+  at("drawer").scrollTop = 0;
+  at("drawer-title").focus({ preventScroll: true });
+  if (kind === "node") lookAtUse();
+}
+
+let looking = false; // the controller asks one exporter at a time, and it may hang
+async function lookAtUse() {
+  const asked = state.open;
+  if (looking || !summary?.use || !asked.startsWith("node/") || document.hidden) return;
+  looking = true;
+  try {
+    use = await read("/api/use", { node: asked.slice(5) });
   } catch (error) {
     if (error instanceof Refused) fail(error);
-    found = [element("p", {}, `no figures from node ${name}: ${error.message}`)];
-  }
-  row.use = use; // for boxes that are drawn anew
-  markAtWork(row.children[1], use);
-  if (row.isConnected) keepFocus(place, () => fill(place, found));
-}
-
-// One after the other: the controller asks one exporter at a time, which may hang, and a browser has six connections.
-async function showUses(names) {
-  for (const name of names) usesWanted.add(name);
-  if (usesAsked) return;
-  usesAsked = true;
-  try {
-    for (const name of usesWanted) { // those that are added meanwhile come too
-      usesWanted.delete(name);
-      const row = rows.get(name);
-      if (row?.open) await showUse(row, name);
-    }
+    use = { trouble: `no figures: ${error.message}`, uses: [], unowned: [] };
   } finally {
-    usesAsked = false;
+    looking = false;
   }
+  if (asked !== state.open) return lookAtUse();
+  if (drawn === asked) atWork(at("drawer"), use, state);
 }
 
-function showUsesAgain() {
-  if (usesAsked || document.hidden) return;
-  showUses([...rows].filter(([, row]) => row.open).map(([name]) => name));
+// From the address to the page
+
+function arrive() {
+  const before = state;
+  state = parse(location.hash);
+  document.body.dataset.view = state.view;
+  document.title = `${state.open ? `${state.open.split("/").slice(1).join("/")} · ` : ""}${{ fleet: "Fleet", waiting: "Waiting", teams: "Teams" }[state.view]} · Dracaena`;
+  for (const each of document.querySelectorAll("nav a")) { if (each.dataset.view === state.view) each.setAttribute("aria-current", "page"); else each.removeAttribute("aria-current"); }
+  if (before.view !== state.view) { document.body.classList.remove("filters"); scrollTo(0, 0); }
+  if (data) show();
 }
 
-async function showNode(row, name) {
-  const body = row.children[1];
-  try {
-    const text = await (await ask("/api/node", { name })).text();
-    if (body.dataset.text === text) return;
-    body.dataset.text = text;
-    keepFocus(body, () => fill(body, nodeBody(JSON.parse(text), podButton)));
-    markAtWork(body, row.use);
-  } catch (error) {
-    if (error instanceof Refused) fail(error);
-    delete body.dataset.text;
-    fill(body, [element("p", {}, error.message)]);
+function show() {
+  for (const name of ["fleet", "waiting", "teams"]) at(name).hidden = state.view !== name;
+  if (state.view !== "fleet") fill(at("bar"));
+  showNumbers();
+  if (state.view === "fleet") { showRail(); showFleet(); refill(at("side"), sideView(waiting, teams, state)); }
+  if (state.view === "waiting") refill(at("waiting"), waitingView(waiting, state));
+  if (state.view === "teams") refill(at("teams"), teamsView(teams, state));
+  showDrawer();
+}
+
+function say(text, live) { at("live").textContent = text; at("live").dataset.live = live ? "yes" : "no"; }
+
+function showTrouble() {
+  at("trouble").hidden = !summary.trouble;
+  at("trouble").textContent = summary.trouble ? `What is shown may be old: ${summary.trouble}` : "";
+}
+
+// Rows are put in their places: filters and order are applied again only when the reader changes them.
+function takeRows(rows) {
+  const places = Object.keys(rows).map(Number);
+  for (const place of places) data.nodes[place] = rows[place];
+  if (state.view === "fleet") fleet.touch(places);
+  return places.some((place) => state.open === `node/${rows[place][0]}`);
+}
+
+// Nodes came or went: all is laid out again, with the first tile that is in sight kept in its place. Where only the
+// teams are others, every row stays where it is.
+function takeFleet(answer) {
+  const lists = (one) => JSON.stringify([one.products, one.racks, one.nodes.map((node) => node[0])]);
+  if (lists(answer) === lists(data)) {
+    data = fleet.data = answer;
+    fleet.nodes = answer.nodes;
+    if (state.view === "fleet") fleet.touch(answer.nodes.map((_, place) => place));
+    return showBeside(true);
   }
+  const kept = fleet.inSight();
+  data = answer;
+  show();
+  fleet.keepInSight(kept);
 }
 
-function keepFocus(within, change) {
-  const key = within.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-  change();
-  if (key) [...within.querySelectorAll("[data-key]")].find((each) => each.dataset.key === key)?.focus();
+// What is shown next to the nodes. `changed`: the row of the node in the drawer is another.
+function showBeside(changed) {
+  showNumbers();
+  if (state.view === "fleet") { showRail(); refill(at("side"), sideView(waiting, teams, state)); }
+  if (state.view === "waiting") refill(at("waiting"), waitingView(waiting, state));
+  if (state.view === "teams") refill(at("teams"), teamsView(teams, state));
+  if (changed || /^(pod|team)\//.test(state.open)) showDrawer();
 }
 
-// One pod
-
-async function openPod(namespace, name) {
-  podShown = { namespace, name };
-  at("pod-title").textContent = `${namespace}/${name}`;
-  fill(at("pod-body"), [element("p", {}, "…")]);
-  if (!at("pod").open) at("pod").showModal();
-  await showPod();
+async function readFleet() {
+  const answer = await read("/api/fleet", { since: data?.number ?? 0 });
+  const same = !answer.rows || String(answer.teams) === String(data.teams);
+  return same ? answer : read("/api/fleet"); // the reader sees other names than before
 }
 
-async function showPod() {
-  if (!podShown || !at("pod").open) return;
-  const asked = podShown;
-  try {
-    const pod = await read("/api/pod", asked);
-    if (asked === podShown) fill(at("pod-body"), podBody(pod));
-  } catch (error) {
-    if (error instanceof Refused) fail(error);
-    if (asked === podShown) fill(at("pod-body"), [element("p", {}, error.message)]);
+const wide = matchMedia("(min-width: 1800px)");
+const wants = () => ({ waiting: !waiting || state.view === "waiting" || wide.matches });
+
+async function refreshOnce() {
+  const [sums, nodes, teams_, waits] = await Promise.all([read("/api/summary"), readFleet(), read("/api/teams"), wants().waiting ? read("/api/waiting") : null]);
+  const first = !data;
+  [summary, teams] = [sums, teams_];
+  if (waits) waiting = waits.waiting;
+  document.body.classList.remove("out");
+  at("login").hidden = true;
+  showTrouble();
+  if (first) {
+    data = nodes;
+    arrive();
+    requestAnimationFrame(() => performance.mark("shown"));
+  } else if (nodes.nodes) {
+    takeFleet(nodes);
+  } else {
+    data.number = nodes.number;
+    showBeside(takeRows(nodes.rows));
   }
+  document.body.dataset.shown = String(nodes.number);
+  if (nodes.unasked || teams_.unasked || waits?.unasked) again = true; // which names may be seen is not known of all yet
 }
-
-function podBody(pod) {
-  const where = pod.node ? ` on ${pod.node}` : "";
-  const why = pod.waiting ? [element("p", {}, pod.waiting.why || pod.waiting.reason)] : [];
-  return [element("p", { id: "pod-state" }, `It ${pod.words}${where}.`), ...why, ...pod.claims.flatMap(claimBody)];
-}
-
-function claimBody(claim) {
-  const title = element("h3", {}, claim.claim ? `Claim ${claim.claim}` : `Claim “${claim.alias}” is not there`);
-  const devices = claim.devices.map((device) => element("li", { class: "mono" }, device));
-  const decision = claim.decision;
-  if (!decision) return [title, element("ul", {}, ...devices)];
-  const words = decision.words.split("; ").map((part) => element("li", {}, part));
-  const heads = ["", "chosen", ...(decision.runnerUp ? ["next best"] : [])];
-  const table = decision.parts.length
-    ? [element("div", { class: "scroll" }, element("table", {},
-        element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
-        element("tbody", {}, ...decision.parts.map((part) => decisionRow(part, decision.runnerUp)))))]
-    : [];
-  return [title, element("ul", {}, ...devices), element("h3", {}, "Why these"), element("ul", {}, ...words), ...table];
-}
-
-function decisionRow(part, runnerUp) {
-  const second = runnerUp ? [element("td", {}, part.runnerUp ?? "")] : [];
-  const name = part.decided ? `${part.part} (decided)` : part.part;
-  return element("tr", { class: part.decided ? "decided" : "" },
-    element("th", { scope: "row" }, name), element("td", {}, part.chosen), ...second);
-}
-
-// Keeping up
 
 let refreshing = null;
 let again = false;
-
 function refresh() {
-  if (refreshing) {
-    again = true;
-    return refreshing;
-  }
+  if (refreshing) { again = true; return refreshing; }
   refreshing = refreshOnce().finally(() => {
     refreshing = null;
-    if (again) {
-      again = false;
-      sleep(SHORTEST_MS).then(refreshBeside);
-    }
+    if (again) { again = false; sleep(SHORTEST_MS).then(refreshBeside); }
   });
   return refreshing;
 }
+function refreshBeside() { if (!document.hidden) refresh().catch((error) => fail(error)); }
 
-function refreshBeside() {
-  refresh().catch((error) => fail(error));
-}
-
-function notFollowing(error) {
-  say(`not live: ${error.message}`, false);
-}
-
-async function refreshOnce() {
-  const asked = search;
-  const summary = await read("/api/summary");
-  const first = asked ? await read("/api/nodes", { search: asked }) : summary.firstNodes;
-  const nodes = await readNodes(first);
-  if (asked !== search) {
-    again = true;
-    return;
-  }
-  shown = summary.number;
-  usesTold = summary.use;
-  if (summary.unasked) again = true; // which names may be seen is not known of all yet
-  at("login").hidden = true;
-  at("cluster").hidden = false;
-  const reader = summary.reader ? `, seen as ${summary.reader}` : "";
-  at("driver").textContent = `${summary.driver} · ${summary.state}${reader}`;
-  at("trouble").hidden = !summary.trouble;
-  at("trouble").textContent = summary.trouble ? `What is shown may be old: ${summary.trouble}` : "";
-  showSums(summary);
-  showFits(summary);
-  keepFocus(at("waiting"), () => showWaiting(summary.waiting));
-  showNodes(nodes);
-  await Promise.all([...rows].filter(([, row]) => row.open).map(([name, row]) => showNode(row, name)));
-  await showPod();
-  document.body.dataset.shown = String(shown);
-}
-
-async function follow(mine) {
-  const answer = await ask("/api/events");
-  if (mine !== loop) return answer.body.cancel();
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let failure = null;
-  fail = (error) => {
-    failure ??= error;
-    reader.cancel().catch(() => {});
-  };
-  say("live", true);
-  let text = "";
-  try {
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (failure) throw failure;
-      if (done) return;
-      text += value;
-      const events = text.split("\n\n");
-      text = events.pop();
-      for (const event of events) {
-        const number = /^data: (\d+)$/m.exec(event);
-        if (number) newest = Number(number[1]);
-      }
-      if (newest !== shown) refreshBeside();
-    }
-  } finally {
-    if (mine === loop) fail = notFollowing;
-  }
-}
+let loop = 0; // number of the loop that keeps up: an older one ends
+let fail = notFollowing; // what is done where the page cannot be refreshed
+function notFollowing(error) { say(`not live: ${error.message}`, false); }
 
 async function keepUp() {
   loop += 1;
@@ -373,51 +286,98 @@ async function keepUp() {
     try {
       await refresh();
       if (mine !== loop) return;
-      await follow(mine);
+      const stream = await follow((number_) => { if (number_ !== data?.number) refreshBeside(); });
+      if (mine !== loop) return stream.close(new Error("signed in again"));
+      fail = stream.close;
+      say("live", true);
+      try { await stream.ended; } finally { if (mine === loop) fail = notFollowing; }
       if (mine !== loop) return;
       say("connecting again", false);
-      await sleep(AGAIN_MS / 4);
+      await sleep(SHORTEST_MS / 2);
     } catch (error) {
       if (mine !== loop) return;
       if (error instanceof Refused) return login(error.message);
       say(`not live: ${error.message}`, false);
-      await sleep(document.hidden ? 4 * POLL_MS : POLL_MS);
+      await sleep(document.hidden ? AGAIN_HIDDEN_MS : AGAIN_MS);
     }
   }
 }
 
-function login(why) {
+function login(why) { // who signs in next may see less: no name stays
   say("not signed in", false);
-  at("pod").close();
-  rows.clear(); // who signs in next may see less
-  for (const place of ["sums", "fits", "waiting", "node-list", "pod-body"]) fill(at(place), []);
-  at("cluster").hidden = true;
+  [summary, data, waiting, teams, use, drawn] = [null, null, null, null, null, ""];
+  for (const place of ["numbers", "rail", "bar", "waiting", "teams", "side", "drawer", "n-waiting", "n-teams"]) fill(at(place));
+  fleet.clear();
+  showHits([]);
+  at("q").value = "";
+  document.title = "Dracaena";
+  document.body.classList.remove("open");
+  document.body.classList.add("out");
+  at("drawer").hidden = true;
   at("login").hidden = false;
   at("refused").textContent = why;
   at("token").focus();
 }
 
+// Search: nodes at once in the grid, everything else by the controller
+
+let typing = 0;
+let chosen = -1;
+function showHits(hits, more = false) {
+  const list = at("hits");
+  chosen = -1;
+  list.hidden = !hits.length;
+  at("q").setAttribute("aria-expanded", String(hits.length > 0));
+  fill(list, hits.map((hit, nth) => h("li", { role: "option", id: `hit-${nth}`, "aria-selected": "false", onmousedown: (event) => { event.preventDefault(); pickHit(hit); } }, hit.name, h("span", {}, `${hit.kind} · ${hit.note}`))), more ? h("li", { "aria-disabled": "true" }, h("span", {}, "more are found: type further")) : null);
+  list.hits = hits;
+}
+function pickHit(hit) { showHits([]); at("q").value = ""; go({ q: "", open: hit.open }); }
+
+at("q").addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(async () => {
+    const q = at("q").value.trim();
+    if (state.view === "fleet") go({ q: data.nodes.some((node) => node[0].includes(q.toLowerCase())) ? q : "" }, false);
+    if (q.length < 2) return showHits([]);
+    const { hits, more } = await read("/api/search", { q }).catch((error) => { fail(error); return { hits: [], more: false }; });
+    if (q !== at("q").value.trim() || !data) return;
+    if (!hits.length) said(`Nothing is found with ${q}`);
+    showHits(hits, more);
+  }, 150);
+});
+at("q").addEventListener("keydown", (event) => {
+  const { hits = [] } = at("hits");
+  if (event.key === "Escape") { at("q").value = ""; showHits([]); go({ q: "" }, false); event.stopPropagation(); }
+  if (event.key === "Enter" && hits.length) pickHit(hits[Math.max(0, chosen)]);
+  if (!["ArrowDown", "ArrowUp"].includes(event.key) || !hits.length) return;
+  event.preventDefault();
+  chosen = (chosen + (event.key === "ArrowDown" ? 1 : -1) + hits.length) % hits.length;
+  [...at("hits").children].forEach((each, nth) => each.setAttribute("aria-selected", String(nth === chosen)));
+  at("q").setAttribute("aria-activedescendant", `hit-${chosen}`);
+  at(`hit-${chosen}`).scrollIntoView({ block: "nearest" });
+});
+at("q").addEventListener("blur", () => showHits([]));
+
+at("rail").addEventListener("change", ({ target }) => {
+  if (target.name === "free") return go({ free: Number(target.value) });
+  if (target.name === "sort") return go({ sort: target.value }, false);
+  const others = state[target.name].filter((one) => one !== target.value);
+  return go({ [target.name]: target.checked ? [...others, target.value] : others });
+});
+at("bar").addEventListener("change", ({ target }) => go({ [target.name]: target.value }, false));
+addEventListener("hashchange", arrive);
+addEventListener("popstate", arrive);
+addEventListener("keydown", (event) => { // no key alone but Escape: speech input and screen readers type letters
+  if (event.key === "k" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); at("q").select(); at("q").focus(); }
+  if (event.key !== "Escape" || event.defaultPrevented || event.target === at("q")) return;
+  if (document.body.classList.contains("filters")) { document.body.classList.remove("filters"); at("open-rail")?.focus(); } else if (state.open) go({ open: "" });
+});
 at("login").addEventListener("submit", (event) => {
   event.preventDefault();
-  token = at("token").value.trim();
+  signIn(at("token").value.trim());
   at("token").value = "";
   keepUp();
 });
-setInterval(showAges, SHORTEST_MS);
-setInterval(showUsesAgain, USE_MS);
-let typing = 0;
-at("search").addEventListener("input", () => {
-  clearTimeout(typing);
-  typing = setTimeout(() => {
-    search = at("search").value.trim();
-    further = 0;
-    refreshBeside();
-  }, 200);
-});
-at("more").addEventListener("click", () => {
-  further += 1;
-  refreshBeside();
-});
-at("close").addEventListener("click", () => at("pod").close());
-at("pod").addEventListener("close", () => { podShown = null; });
+addEventListener("visibilitychange", () => { if (data) refreshBeside(); });
+setInterval(lookAtUse, USE_MS);
 keepUp();

@@ -92,7 +92,20 @@ def ask(endpoint: PageEndpoint, path: str, token: str = "", **how: Any) -> tuple
     return status, text
 
 
-ALL = ("/api/summary", "/api/nodes", "/api/node?name=n", "/api/pod?namespace=team&name=pod-of-ours", "/graph", "/usage")
+ALL = (
+    "/api/summary",
+    "/api/fleet",
+    "/api/waiting",
+    "/api/teams",
+    "/api/search?q=wait",
+    "/api/node?name=n",
+    "/graph",
+    "/usage",
+    "/api/pod?namespace=team&name=pod-of-ours",
+    "/api/team?namespace=team",
+)
+OF_ONE_TEAM = ALL[-2:]
+"""Not there for readers who may not see that team."""
 
 
 @pytest.mark.parametrize("path", [*ALL, "/api/events"])
@@ -123,11 +136,14 @@ def test_while_the_api_server_is_away_nobody_gets_in_with_a_token(
 
 
 def test_who_may_list_all_pods_sees_all_names(endpoint: PageEndpoint) -> None:
-    texts = [ask(endpoint, path, "of-admin")[1] for path in ALL]
-    assert "other-waiter" in texts[0]
-    assert "pod-of-theirs" in texts[2]
-    assert "secret/theirs" in texts[4]
-    assert json.loads(texts[0])["reader"] == "admin"
+    texts = {path: ask(endpoint, path, "of-admin")[1] for path in ALL}
+    assert "other-waiter" in texts["/api/waiting"]
+    assert "other-waiter" in texts["/api/search?q=wait"]
+    assert json.loads(texts["/api/fleet"])["teams"] == ["secret", "team"]
+    assert [team["namespace"] for team in json.loads(texts["/api/teams"])["teams"]] == ["secret", "team"]
+    assert "pod-of-theirs" in texts["/api/node?name=n"]
+    assert "secret/theirs" in texts["/graph"]
+    assert json.loads(texts["/api/summary"])["reader"] == "admin"
 
 
 def test_who_may_list_the_pods_of_one_namespace_sees_its_names_and_counts_of_others(endpoint: PageEndpoint) -> None:
@@ -136,9 +152,16 @@ def test_who_may_list_the_pods_of_one_namespace_sees_its_names_and_counts_of_oth
     for _, text in texts.values():
         assert "secret" not in text
         assert "theirs" not in text
-    summary = json.loads(texts["/api/summary"][1])
-    assert [one["name"] for one in summary["waiting"]["pods"]] == ["waiter"]
-    assert (summary["waiting"]["total"], summary["waiting"]["hidden"], summary["free"]) == (2, 1, 2)
+    waiting = json.loads(texts["/api/waiting"][1])["waiting"]
+    assert [group["name"] for group in waiting["groups"]] == ["waiter"]
+    assert (waiting["total"], waiting["hidden"]) == (2, 1)
+    fleet = json.loads(texts["/api/fleet"][1])
+    assert (fleet["teams"], fleet["nodes"][0][3:5]) == (["team"], ["##..", [0, -2, -1, -1]])
+    assert json.loads(texts["/api/teams"][1])["hidden"] == {"namespaces": 1, "gpus": 1}
+    assert json.loads(texts["/api/search?q=wait"][1])["hits"] == [
+        {"kind": "pod", "name": "waiter", "open": "pod/team/waiter", "note": "waits, team"}
+    ]
+    assert ask(endpoint, "/api/team?namespace=secret", "of-dev")[0] == 404
     assert json.loads(texts["/usage"][1])["hidden"] == {"pods": 1, "devices": 1}
     assert ask(endpoint, "/api/pod?namespace=secret&name=p", "of-dev")[0] == 404
 
@@ -148,8 +171,8 @@ def test_whose_pod_waits_behind_many_of_others_sees_it(endpoint: PageEndpoint, c
     cluster.watched = Watched((), (), (), (*others, WaitingPod("team", "mine", "unsatisfiable", "", 2.0)))
     looks = []
     for _ in range(5):
-        waiting = json.loads(ask(endpoint, "/api/summary", "of-dev")[1])
-        looks.append((waiting["unasked"] == 0, [pod["name"] for pod in waiting["waiting"]["pods"]]))
+        waiting = json.loads(ask(endpoint, "/api/waiting", "of-dev")[1])
+        looks.append((waiting["unasked"] == 0, [group["name"] for group in waiting["waiting"]["groups"]]))
     assert looks[0] == (False, [])
     assert looks[-1] == (True, ["mine"])
 
@@ -157,15 +180,27 @@ def test_whose_pod_waits_behind_many_of_others_sees_it(endpoint: PageEndpoint, c
 def test_who_may_list_no_pods_sees_counts_alone(endpoint: PageEndpoint) -> None:
     for path in ALL:
         status, text = ask(endpoint, path, "of-guest")
-        assert status == (404 if path.startswith("/api/pod") else 200)
+        assert status == (404 if path in OF_ONE_TEAM else 200)
+        text = text.replace("there is no such team", "").replace('"teams"', "")
         assert not [name for name in ("ours", "theirs", "waiter", "team", "secret") if name in text]
-    assert json.loads(ask(endpoint, "/api/summary", "of-guest")[1])["waiting"]["hidden"] == 2
+    assert json.loads(ask(endpoint, "/api/waiting", "of-guest")[1])["waiting"]["hidden"] == 2
+
+
+def test_a_fleet_that_was_read_is_followed_by_the_rows_that_changed(
+    endpoint: PageEndpoint, cluster: PageCluster
+) -> None:
+    whole = json.loads(ask(endpoint, "/api/fleet", "of-admin")[1])
+    assert [row[0] for row in whole["nodes"]] == ["n"]
+    same = json.loads(ask(endpoint, f"/api/fleet?since={whole['number']}", "of-admin")[1])
+    assert (same["rows"], "nodes" in same) == ({}, False)
+    for since in ("0", "-1", "999999999", "1e9", "%c2%b2", "9" * 500, "x"):
+        assert "nodes" in json.loads(ask(endpoint, f"/api/fleet?since={since}", "of-admin")[1]), since
 
 
 def test_names_stay_hidden_while_the_right_to_see_them_cannot_be_checked(
     endpoint: PageEndpoint, reviews: ScriptedReviews
 ) -> None:
-    assert ask(endpoint, "/api/nodes", "of-dev")[0] == 200
+    assert ask(endpoint, "/api/summary", "of-dev")[0] == 200
     reviews.is_down = True
     status, text = ask(endpoint, "/api/node?name=n", "of-dev")
     assert status == 200
@@ -250,8 +285,8 @@ def test_what_is_not_there_is_not_found(endpoint: PageEndpoint, path: str) -> No
 
 
 def test_strange_requests_get_an_answer(endpoint: PageEndpoint) -> None:
-    assert ask(endpoint, "/api/nodes?" + "&".join(f"f{number}=1" for number in range(99)), "of-admin")[0] == 400
-    assert ask(endpoint, "/api/nodes?search=%00%ff%zz&after=%e2%80%ae", "of-admin")[0] == 200
+    assert ask(endpoint, "/api/fleet?" + "&".join(f"f{number}=1" for number in range(99)), "of-admin")[0] == 400
+    assert ask(endpoint, "/api/search?q=%00%ff%zz%e2%80%ae", "of-admin")[0] == 200
     assert ask(endpoint, "/metrics", "of-admin")[0] == 404
     assert ask(endpoint, "/../page.css", "of-admin")[0] == 404
 
@@ -330,9 +365,9 @@ def test_markup_in_a_name_is_text_in_json_that_no_browser_takes_for_a_page(
     endpoint: PageEndpoint, cluster: PageCluster
 ) -> None:
     cluster.watched = Watched((), (), (), (WaitingPod("team", MARKUP, "unsatisfiable", f"why {MARKUP}", 1.0),))
-    status, text, headers = get(endpoint.port, "/api/summary", headers={"Authorization": "Bearer of-dev"})
+    status, text, headers = get(endpoint.port, "/api/waiting", headers={"Authorization": "Bearer of-dev"})
     assert (status, headers["Content-Type"]) == (200, "application/json")
-    assert json.loads(text)["waiting"]["pods"][0]["name"] == MARKUP
+    assert json.loads(text)["waiting"]["groups"][0]["first"] == [MARKUP]
 
 
 def events(endpoint: PageEndpoint, source: str = HONEST, token: str = "of-admin") -> socket.socket:
@@ -378,7 +413,7 @@ def test_a_thousand_connections_that_read_nothing_shut_nobody_out(endpoint: Page
 
 
 def test_followers_are_limited_and_the_others_are_told_to_ask(endpoint: PageEndpoint) -> None:
-    assert ask(endpoint, "/api/nodes", "of-admin")[0] == 200
+    assert ask(endpoint, "/api/fleet", "of-admin")[0] == 200
     with contextlib.ExitStack() as held:
         for _ in range(MOST_FOLLOWERS):
             read_until(held.enter_context(events(endpoint)), b"event: change\n")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
 from dracaena.api.decision import Decision, RunnerUp
 from dracaena.api.fabric import HGX_FABRIC
 from dracaena.api.names import decision_driver
-from dracaena.api.node_status import HIDDEN, node_document, node_statuses, tree_lines
+from dracaena.api.node_status import HIDDEN, node_document, tree_lines
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import AllocationConfig, OpaqueConfig, ResourceClaim
 from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view
+from dracaena.controller.views.names import Sight
+from dracaena.controller.views.node_line import FREE, PARTS, TAKEN
 from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, WaitingPod, Watched
 from support.allocation import (
     DRIVER,
@@ -61,14 +64,26 @@ def cluster(*claims: ResourceClaim, names: tuple[str, ...] = ("n",)) -> ClusterS
     return snapshot
 
 
-def test_a_node_is_a_tree_with_links_and_who_has_what() -> None:
-    found = cluster(used("c", device_name(FOUR, 1), pod("a"))).node("n")
+def viewed(watched: Watched, name: str, sight: Sight = everything) -> dict[str, Any]:
+    """Return what the page shows of a node."""
+    *_, snapshot = SnapshotMaker(DRIVER).turns(watched)
+    assert snapshot is not None
+    return view_in(snapshot, name, sight)
+
+
+def view_in(snapshot: ClusterSnapshot, name: str, sight: Sight = everything) -> dict[str, Any]:
+    found, line = snapshot.node(name), snapshot.line(name)
     assert found is not None
-    view = node_view(found, everything)
+    assert line is not None
+    return node_view(found, line, sight)
+
+
+def test_a_node_is_a_tree_with_links_and_who_has_what() -> None:
+    view = view_in(cluster(used("c", device_name(FOUR, 1), pod("a"))), "n")
     assert [branch["level"] for branch in view["tree"]["children"]] == ["SYS"]
     assert [gpu["nvlinkGroup"] for gpu in view["gpus"]] == [1, 1, 2, 2]
     assert view["matrix"][0] == ["X", "NV12", "SYS", "SYS"]
-    assert [gpu["state"] for gpu in view["gpus"]] == ["free", "taken", "free", "free"]
+    assert [gpu["sign"] for gpu in view["gpus"]] == [FREE, TAKEN, FREE, FREE]
     (holder,) = view["gpus"][1]["heldBy"]
     assert (holder["namespace"], holder["claim"], holder["pods"]) == ("default", "c", ["a"])
 
@@ -81,7 +96,7 @@ def test_a_node_tells_which_sets_are_whole_partitions() -> None:
     assert snapshot is not None
     found = snapshot.node("n")
     assert found is not None
-    sets = node_view(found, everything)["partitions"]
+    sets = view_in(snapshot, "n")["partitions"]
     assert sets == [list(range(8)), [0, 1, 2, 3], [4, 5, 6, 7], [0, 2], [1, 3], [4, 6], [5, 7]]
     assert node_document(found)["partitions"] == sets
     assert "  whole partitions of 4: GPU0-3 [free]; GPU4-7 [free]" in tree_lines(found)
@@ -89,13 +104,11 @@ def test_a_node_tells_which_sets_are_whole_partitions() -> None:
 
 def test_a_reader_who_may_see_no_names_sees_that_devices_are_taken_and_nothing_else() -> None:
     snapshot = cluster(used("secret-claim", device_name(FOUR, 1), pod("secret-pod")))
-    found = snapshot.node("n")
-    assert found is not None
-    shown = json.dumps([node_view(found, nothing), graph_text(snapshot, nothing)])
+    shown = json.dumps([view_in(snapshot, "n", nothing), graph_text(snapshot, nothing)])
     assert "secret" not in shown
     assert "default" not in shown
     assert HIDDEN in shown
-    assert [gpu["state"] for gpu in node_view(found, nothing)["gpus"]] == ["free", "taken", "free", "free"]
+    assert [gpu["sign"] for gpu in view_in(snapshot, "n", nothing)["gpus"]] == [FREE, TAKEN, FREE, FREE]
 
 
 def test_texts_of_others_stay_on_their_line_and_obey_no_terminal() -> None:
@@ -104,25 +117,22 @@ def test_texts_of_others_stay_on_their_line_and_obey_no_terminal() -> None:
     assert text is not None
     assert "\x1b" not in text
     assert text.count("\n") == len(text.splitlines())
-    found = snapshot.node("n")
-    assert found is not None
-    assert "\\u001b" not in json.dumps(node_view(found, everything)["gpus"][0])
+    assert "\\u001b" not in json.dumps(view_in(snapshot, "n")["gpus"][0])
 
 
 def test_parts_and_shares_are_told_with_where_and_how_much() -> None:
     made = machine("pairs", blocks(2, inside="NV12", outside="SYS"), product_name="H100")
     part = part_name(made, 1, MigPart("4g.40gb", 0, 4, 4))
-    (found,) = node_statuses(DRIVER, [node("a")], mig_slices("a", made, [A100, A100]), [holding(claim("c"), "a", part)])
-    view = node_view(found, everything)
-    assert [gpu["state"] for gpu in view["gpus"]] == ["free", "shared"]
+    view = viewed(Watched([node("a")], mig_slices("a", made, [A100, A100]), [holding(claim("c"), "a", part)]), "a")
+    assert [gpu["sign"] for gpu in view["gpus"]] == [FREE, PARTS]
     (cut,) = [each for each in view["cut"] if each["parts"]]
     assert (cut["gpu"], [(each["start"], each["size"], each["profile"]) for each in cut["parts"]]) == (
         1,
         [(0, 4, "4g.40gb")],
     )
     share = holding_share("s", "n", device_name(FOUR, 3), {"memory": "20Gi", "cores": "30"}, mode="MPS")
-    (found,) = node_statuses(DRIVER, [node("n")], [in_shares(pool_slice("n", FOUR))], [share])
-    (holder,) = node_view(found, everything)["gpus"][3]["heldBy"]
+    watched = Watched([node("n")], [in_shares(pool_slice("n", FOUR))], [share])
+    (holder,) = viewed(watched, "n")["gpus"][3]["heldBy"]
     assert (holder["amount"], holder["percent"], holder["mode"]) == (
         "20 GiB of memory and 30 % of the cores",
         25,

@@ -13,12 +13,17 @@ from dracaena.api.node_status import holders_of, node_statuses
 from dracaena.api.objects import Node, Taint
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.views.node_line import (
+    CLOSED,
+    FAILED,
+    FAILED_HELD,
     FREE,
+    FULL,
     NOT_PUBLISHED,
-    SHARED,
+    PARTS,
     TAKEN,
-    UNAVAILABLE,
+    Amounts,
     NodeLine,
+    Room,
     node_line,
     pool_line,
 )
@@ -51,8 +56,63 @@ def test_each_gpu_has_a_sign_by_its_ordinal() -> None:
         holding_share("c", "n", device_name(FOUR, 2), {"memory": "80Gi", "cores": "0"}),
     ]
     found = line([in_shares(pool_slice("n", FOUR))], claims)
-    assert found.cells == FREE + TAKEN + TAKEN + SHARED
+    assert found.cells == FREE + TAKEN + TAKEN + PARTS
     assert (found.free, found.devices, found.product) == (1, 4, "NVIDIA T4")
+    assert found.held == ((), ("default",), ("default",), ("default",))
+    assert found.holds == {"default": Amounts(gpus=2, share_bytes=20 << 30)}
+    assert found.share_gib == Room(60, 80)
+
+
+def test_a_gpu_whose_memory_is_given_out_in_shares_is_full() -> None:
+    halves = [
+        holding_share(name, "n", device_name(FOUR, 0), {"memory": "40Gi", "cores": "30"}, mode="MPS") for name in "ab"
+    ]
+    found = line([in_shares(pool_slice("n", FOUR))], halves)
+    assert found.cells == FULL + FREE * 3
+    assert found.share_gib == Room(0, 80)
+
+
+def test_a_gpu_that_failed_is_told_from_one_that_an_admin_closed_and_from_one_that_only_informs() -> None:
+    def tainted(key: str, effect: str, value: str = "79") -> ResourceSlice:
+        return pool_slice("n", FOUR, foreign={1: [Taint(key=key, value=value, effect=effect)]})
+
+    held = [holding(claim("a"), "n", device_name(FOUR, 1))]
+    failed = line([tainted(f"{DRIVER}/xid", "NoSchedule")], [])
+    assert (failed.cells, failed.sick, failed.told) == (FREE + FAILED + FREE * 2, {1: "xid=79"}, {})
+    assert line([tainted(f"{DRIVER}/xid", "NoExecute")], held).cells == FREE + FAILED_HELD + FREE * 2
+    informs = line([tainted(f"{DRIVER}/xid", "None", "13")], [])
+    assert (informs.cells, informs.sick, informs.told) == (FREE * 4, {}, {1: "xid=13"})
+    lost = line([tainted(f"{DRIVER}/gpu-lost", "NoSchedule", "")], [])
+    assert lost.sick == {1: "gpu-lost"}
+    assert line([tainted("examined", "NoSchedule")], []).cells == FREE + CLOSED + FREE * 2
+    assert line([pool_slice("n", FOUR)], held, node("n", unschedulable=True)).cells == CLOSED + TAKEN + CLOSED * 2
+    assert line([pool_slice("n", FOUR)], [], node("n", unschedulable=True)).closed
+
+
+def test_a_gpu_that_an_admin_divided_is_one_gpu_in_a_place_that_no_other_has() -> None:
+    whole = with_mig_devices()
+    parent = device_name(FOUR, 0)
+    devices = [device for device in whole.spec.devices if device.name != parent]
+    only = msgspec.structs.replace(whole, spec=msgspec.structs.replace(whole.spec, devices=devices))
+    assert line([only], []).cells == PARTS + FREE * 3, "as the plugin publishes it"
+    free = line([with_mig_devices()], [])
+    assert (free.cells, free.mig_slices) == (PARTS + FREE * 3, Room(2, 2))
+    names = sorted(device.name for device in with_mig_devices().spec.devices if "-1g-" in device.name)
+    assert len(names) == 2
+    one, two = (holding(claim(name), "n", name) for name in names)
+    assert line([with_mig_devices()], [one]).cells == PARTS + FREE * 3
+    both = line([with_mig_devices()], [one, two])
+    assert (both.cells, both.mig_slices, both.holds) == (
+        FULL + FREE * 3,
+        Room(0, 2),
+        {"default": Amounts(mig_slices=2)},
+    )
+
+
+def test_the_rack_is_what_the_node_says() -> None:
+    labelled = node("n", labels={"topology.kubernetes.io/rack": "r7"})
+    assert line([pool_slice("n", FOUR)], [], labelled).rack == "r7"
+    assert line([pool_slice("n", FOUR)], []).rack == ""
 
 
 def test_a_gpu_that_is_cut_counts_by_its_parts() -> None:
@@ -64,7 +124,9 @@ def test_a_gpu_that_is_cut_counts_by_its_parts() -> None:
     claims = [holding(claim(f"c{number}"), "n", name) for number, name in enumerate(of_one[:2])]
     found = line(slices, claims)
     assert (found.free, found.devices) == (1, 3), "two parts that are taken, and the other GPU"
-    assert sorted(found.cells) == sorted(FREE + SHARED)
+    assert sorted(found.cells) == sorted(FREE + PARTS)
+    assert found.mig_slices == Room(5, 7)
+    assert found.holds == {"default": Amounts(mig_slices=2)}
 
 
 def test_a_gpu_that_is_not_published_keeps_its_place() -> None:
@@ -81,7 +143,7 @@ def test_open_gpus_are_counted_by_nvlink_group_and_only_where_a_pod_could_get_th
     told = pool_slice("n", FOUR, foreign={2: [Taint(key="xid", value="13", effect="None")]})
     assert line([whole], []).open_gpus == (2, 2)
     assert line([told], []).open_gpus == (2, 2), "the controller gives a GPU whose taint only informs"
-    assert (line([told], []).cells, line([sick], []).cells) == (FREE * 4, FREE * 2 + UNAVAILABLE + FREE)
+    assert (line([told], []).cells, line([sick], []).cells) == (FREE * 4, FREE * 2 + CLOSED + FREE)
     assert (line([told], []).free, line([sick], []).free) == (4, 3)
     assert line([whole], taken).open_gpus == (2, 1)
     assert line([sick], taken).open_gpus == (1, 1)
@@ -129,7 +191,12 @@ def test_it_counts_as_the_slow_view_does(data: st.DataObject) -> None:
     (slow,) = node_statuses(DRIVER, [seen], slices, claims)
     assert (found.free, found.devices) == (slow.free, len(slow.devices))
     assert (found.product, found.remarks) == (slow.product, slow.remarks)
+    divided = {mig.parent_uuid for mig in slow.migs if mig.start is None}
+    cut = {mig.parent_uuid for mig in slow.migs if mig.start is not None}
+    assert len(found.cells) == len(slow.machine.gpus)
     assert found.cells.count(NOT_PUBLISHED) == len(slow.machine.gpus) - len(slow.gpus)
-    assert found.cells.count(SHARED) == sum(bool(gpu.shares) for gpu in slow.gpus.values()) + len(
-        {mig.parent_uuid for mig in slow.migs if mig.start is not None}
+    in_parts = sum(bool(gpu.shares) for gpu in slow.gpus.values()) + len(cut)
+    assert found.cells.count(PARTS) + found.cells.count(FULL) >= in_parts
+    assert found.cells.count(FREE) == sum(
+        gpu.is_free and slow.machine.gpus[ordinal].uuid not in cut | divided for ordinal, gpu in slow.gpus.items()
     )

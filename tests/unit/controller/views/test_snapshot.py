@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
@@ -88,3 +90,19 @@ def test_who_waited_longest_comes_first_and_time_alone_is_no_change() -> None:
     assert one == Watched(one.nodes, one.slices, one.claims, tuple(map(replace, pods)))
     other = (WaitingPod("team", "a", "unsatisfiable", "0/1 nodes fit", 9.0), pods[1])
     assert one != Watched(one.nodes, one.slices, one.claims, other)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.booleans()), max_size=8))
+def test_a_maker_that_keeps_lines_makes_what_a_new_one_makes(steps: list[tuple[str, bool, bool]]) -> None:
+    maker, names = SnapshotMaker(DRIVER), ["a", "b"]
+    nodes = {name: node(name) for name in "abc"}
+    slices = {name: pool_slice(name, FOUR) for name in "abc"}
+    held: set[str] = set()
+    for name, is_held, is_there in steps:
+        names = sorted({*names, name} if is_there else {*names} - {name})
+        held = held | {name} if is_held else held - {name}
+        claims = [holding(claim(f"of-{one}"), one, device_name(FOUR, 0)) for one in sorted(held)]
+        seen = Watched([nodes[one] for one in names], [slices[one] for one in names], claims)
+        kept, _ = made(maker, seen)
+        new, _ = made(SnapshotMaker(DRIVER), seen)
+        assert kept.lines == new.lines

@@ -1,26 +1,25 @@
-"""Sums, sizes that fit, lists that are cut, and who may be named."""
+"""Sums by the GPU that was bought, and sizes that fit."""
 
 from __future__ import annotations
 
 import json
 
-from dracaena.controller.views.node_line import NodeLine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dracaena.controller.views.node_line import NodeLine, Room
 from dracaena.controller.views.snapshot import ClusterSnapshot, WaitingPod
-from dracaena.controller.views.summary import MOST_NODES, MOST_WAITING, fits, nodes, summary, waiting
+from dracaena.controller.views.summary import GPU_SUMS, MOST_PRODUCTS, fits, gpu_sums, summary
 
 HOSTILE = '<img src=x onerror="alert(1)">\n\u202e\x1b[31m'
 
 
 def line(name: str, *open_gpus: int, cells: str = "........", product: str = "H100") -> NodeLine:
-    return NodeLine(name, product, len(cells), cells.count("."), cells, "", open_gpus, ())
+    return NodeLine(name, product, len(cells), cells.count("."), cells, open_gpus, ())
 
 
-def waits(name: str, namespace: str = "team", why: str = "0/3 nodes fit") -> WaitingPod:
-    return WaitingPod(namespace, name, "unsatisfiable", why, 100.2)
-
-
-def everything(namespace: str) -> bool:
-    return True
+def waits(name: str, namespace: str = "team", why: str = "0/3 nodes fit", since_s: float = 100.2) -> WaitingPod:
+    return WaitingPod(namespace, name, "unsatisfiable", why, since_s)
 
 
 def test_pods_of_a_size_are_counted_node_by_node_and_within_nvlink_groups() -> None:
@@ -29,54 +28,60 @@ def test_pods_of_a_size_are_counted_node_by_node_and_within_nvlink_groups() -> N
     assert fits([line("a", 3, 3)])[2] == {"gpus": 4, "pods": 1, "linked": 0}
 
 
-def test_larger_pods_are_told_of_where_a_node_has_so_many_gpus() -> None:
+def test_larger_pods_are_counted_where_a_node_has_so_many_gpus() -> None:
     assert [one["gpus"] for one in fits([line("a", 16, cells="." * 16)])] == [1, 2, 4, 8, 16]
     assert [one["gpus"] for one in fits([])] == [1, 2, 4, 8]
 
 
-def test_nodes_are_found_by_name_or_product_and_told_page_by_page() -> None:
-    lines = [line(f"node-{number:04}", product="A100" if number % 2 else "H100") for number in range(1_000)]
-    first = nodes(lines)
-    assert (first["total"], first["more"], len(first["nodes"])) == (1_000, True, MOST_NODES)
-    names = []
-    page = first
-    while page["nodes"]:
-        names += [node["name"] for node in page["nodes"]]
-        page = nodes(lines, after=names[-1])
-    assert names == [each.name for each in lines]
-    assert nodes(lines, search="a100")["total"] == 500
-    assert [node["name"] for node in nodes(lines, search="NODE-0007")["nodes"]] == ["node-0007"]
-    assert nodes(lines, search="none") == {"total": 0, "more": False, "nodes": []}
+def test_each_gpu_that_was_bought_counts_once_by_its_sign() -> None:
+    assert gpu_sums([line("a", cells="..##+*!%-x"), line("b", cells="!")]) == {
+        "gpus": 11,
+        "free": 2,
+        "taken": 2,
+        "parts": 2,
+        "failed": 3,
+        "closed": 1,
+        "notPublished": 1,
+    }
 
 
-def test_who_may_not_be_named_is_counted() -> None:
-    pods = [waits("a"), waits("b", namespace="secret"), waits("c")]
-    found = waiting(pods, lambda namespace: namespace == "team", 112.9)
-    assert [pod["name"] for pod in found["pods"]] == ["a", "c"]
-    assert (found["total"], found["hidden"], found["reasons"]) == (3, 1, {"unsatisfiable": 3})
-    assert "secret" not in json.dumps(found)
+@given(st.lists(st.text(GPU_SUMS["gpus"], max_size=9), max_size=9))
+def test_the_kinds_add_up_to_all_gpus(cells: list[str]) -> None:
+    sums = gpu_sums([line(str(number), cells=text) for number, text in enumerate(cells)])
+    assert sums["gpus"] == sum(map(len, cells)) == sum(sums[name] for name in GPU_SUMS if name != "gpus")
 
 
-def test_pods_of_others_take_no_place_of_those_that_may_be_named() -> None:
-    pods = [*(waits(f"theirs-{number}", namespace="secret") for number in range(3 * MOST_WAITING)), waits("a")]
-    found = waiting(pods, lambda namespace: namespace == "team", 112.9)
-    assert [pod["name"] for pod in found["pods"]] == ["a"]
-    assert (found["total"], found["hidden"]) == (3 * MOST_WAITING + 1, 3 * MOST_WAITING)
+def test_products_come_by_their_gpus_and_the_rest_is_one_entry() -> None:
+    lines = tuple(line(f"n{number}", cells="." * (number % 3 + 1), product=f"P{number:03}") for number in range(150))
+    products = summary(ClusterSnapshot("gpu.dracaena.dev", lines=lines), 0.0)["products"]
+    assert len(products) == MOST_PRODUCTS + 1
+    assert [entry["gpus"] for entry in products[:-1]] == sorted((len(each.cells) for each in lines), reverse=True)[:100]
+    assert products[-1]["product"] == "other products"
+    assert sum(entry["gpus"] for entry in products) == sum(len(each.cells) for each in lines)
+    assert sum(entry["nodes"] for entry in products) == 150
 
 
-def test_how_long_a_pod_waits_is_said_as_of_now() -> None:
-    snapshot = ClusterSnapshot("gpu.dracaena.dev", waiting=(waits("a"),))
+def test_parts_and_shares_are_summed() -> None:
+    parts = NodeLine("n", "H100", 0, 0, "+", (), (), mig_slices=Room(3, 7), share_gib=Room(20, 80))
+    found = summary(ClusterSnapshot("gpu.dracaena.dev", lines=(parts, parts)), 0.0)
+    assert (found["migSlices"], found["shareMemoryGiB"]) == ({"free": 6, "all": 14}, {"free": 40, "all": 160})
+
+
+def test_who_waits_is_counted_with_the_longest_wait_as_of_now() -> None:
+    snapshot = ClusterSnapshot("gpu.dracaena.dev", waiting=(waits("a"), waits("b", since_s=110.0)))
     for now_s, seconds in ((112.9, 12), (160.5, 60), (100.1, 0)):
-        assert summary(snapshot, everything, now_s)["waiting"]["pods"][0]["waitedSeconds"] == seconds
+        assert summary(snapshot, now_s)["waiting"] == {
+            "total": 2,
+            "reasons": {"unsatisfiable": 2},
+            "oldestSeconds": seconds,
+        }
 
 
 def test_a_summary_is_bounded_whatever_the_cluster_and_the_texts() -> None:
-    product, why = HOSTILE * 9, HOSTILE * 999
-    lines = tuple(line(f"node-{number:05}", 8, product=product) for number in range(5_000))
-    pods = tuple(waits(f"pod-{number}", why=why) for number in range(10_000))
-    found = summary(ClusterSnapshot("gpu.dracaena.dev", lines=lines, waiting=pods), everything, 112.9)
+    lines = tuple(line(f"node-{number:05}", 8, product=HOSTILE * 9 + str(number)) for number in range(5_000))
+    pods = tuple(waits(f"pod-{number}", why=HOSTILE * 999) for number in range(10_000))
+    found = summary(ClusterSnapshot("gpu.dracaena.dev", lines=lines, waiting=pods), 112.9)
     assert found["waiting"]["total"] == 10_000
-    assert len(found["waiting"]["pods"]) == MOST_WAITING
     text = json.dumps(found)
     assert len(text) < 1 << 20
     assert "\\n" not in text
@@ -85,5 +90,6 @@ def test_a_summary_is_bounded_whatever_the_cluster_and_the_texts() -> None:
 
 
 def test_an_empty_cluster_has_a_summary() -> None:
-    found = summary(ClusterSnapshot("gpu.dracaena.dev"), everything, 112.9)
-    assert (found["nodes"], found["devices"], found["waiting"]["total"]) == (0, 0, 0)
+    found = summary(ClusterSnapshot("gpu.dracaena.dev"), 112.9)
+    assert (found["nodes"], found["gpus"]["gpus"], found["waiting"]["total"]) == (0, 0, 0)
+    assert summary(ClusterSnapshot("gpu.dracaena.dev", waiting=None), 0.0)["waiting"] is None
