@@ -183,8 +183,10 @@ class ChartCluster:
                     "driverRoot": str(self.gpus.driver_root),
                     "devRoot": str(self.gpus.dev_root),
                 },
-                "extraVolumes": [machine],
-                "extraVolumeMounts": [{"name": "machine", "mountPath": "/recorded", "readOnly": True}],
+                "pod": {
+                    "volumes": [machine],
+                    "volumeMounts": [{"name": "machine", "mountPath": "/recorded", "readOnly": True}],
+                },
             },
         }
         return merged(own, more)

@@ -126,14 +126,12 @@ NOT_RUN_HERE = {
     "kubectl label node NODE gpu.dracaena.dev/settings=shared": _SHARES,
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set deviceClasses.share=true "
         '--set-json \'kubeletPlugin.nodeSettings.shared.gpus=[{"select":"all","as":"shared"}]\''
     ): _SHARES,
     (
         "helm upgrade --install dracaena deploy/helm/dracaena --namespace dracaena --create-namespace "
         "--set mps.enabled=true "
-        '--set-json \'kubeletPlugin.nodeSettings.shared.gpus=[{"select":"all","as":"shared"}]\' '
-        "--set deviceClasses.share=true"
+        '--set-json \'kubeletPlugin.nodeSettings.shared.gpus=[{"select":"all","as":"shared"}]\''
     ): _SHARES,
     "kubectl apply -f - <<'END'": "tests/unit/docs/test_sharing.py types the manifests that follow",
     (
@@ -143,13 +141,12 @@ NOT_RUN_HERE = {
     "kubectl label node NODE gpu.dracaena.dev/settings=divided": _MIG,
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set deviceClasses.confidentialVfio=true "
+        "--set deviceClasses.confidential=true "
         '--set-json \'kubeletPlugin.nodeSettings.machines.gpus=[{"select":"all"'
         ',"as":"passthrough","bind":"existing"}]\''
     ): _KATA,
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set deviceClasses.vfio=true "
         '--set-json \'kubeletPlugin.nodeSettings.machines.gpus=[{"select":"all","as":"passthrough"}]\''
     ): _VFIO,
     "kubectl label node NODE gpu.dracaena.dev/settings=machines": _VFIO,
@@ -166,7 +163,6 @@ NOT_RUN_HERE = {
     "kubectl label node NODE gpu.dracaena.dev/mig-layout=balanced": _LAYOUT,
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set deviceClasses.vgpu=true "
         '--set-json \'kubeletPlugin.nodeSettings.desktops.gpus=[{"select":"all"'
         ',"as":"vgpu","file":"/etc/dracaena-vgpu/layouts.yaml"}]\' '
         "--set-file kubeletPlugin.vgpuLayouts=vgpus.yaml"
@@ -184,7 +180,7 @@ NOT_RUN_HERE = {
     ): "test_unchanged_manifests.py upgrades so, and takes it back",
     (
         "helm upgrade --install dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set exporter.enabled=true --set monitoring.podMonitor.enabled=true --set monitoring.alerts.enabled=true "
+        "--set exporter.enabled=true --set monitoring.alerts.enabled=true "
         "--set monitoring.dashboard.enabled=true"
     ): "needs the kinds of Prometheus' operator, which are not here; tests/unit/chart/test_render.py renders it",
     'curl -H "Authorization: Bearer $TOKEN"': _SPOKEN_OF,

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from support.chart import CHART, KUBERNETES, NAMESPACE, helm, needs_helm, objects, render
+from support.gpu_lists import entry
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = Path(__file__).parent / "golden"
@@ -43,15 +44,13 @@ def test_render_is_the_golden_one(tmp_path: Path, name: str) -> None:
 
 
 def test_notes_name_the_classes_that_there_are(tmp_path: Path) -> None:
-    done = helm(
-        "install", "dracaena", CHART, "--dry-run=client", "--set", "deviceClasses.pcieSwitch=false",
-        home=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    notes = done.stdout.partition("NOTES:")[2]
+    notes = notes_of(tmp_path)
     assert "nvlink.gpu.dracaena.dev" in notes
-    assert "pcie-switch" not in notes
+    assert "share.gpu.dracaena.dev" not in notes
     assert "DRADeviceTaints" in notes
+    shared = json.dumps([entry("shared")])
+    assert "share.gpu.dracaena.dev" in notes_of(tmp_path, f"kubeletPlugin.nodeSettings.some.gpus={shared}")
+    assert "nvlink.gpu.dracaena.dev" not in notes_of(tmp_path, "deviceClasses.enabled=false")
 
 
 def notes_of(home: Path, *settings: str) -> str:
@@ -72,10 +71,9 @@ def test_notes_say_what_the_rewrite_label_does_to_quotas(tmp_path: Path) -> None
 
 
 def test_notes_say_that_the_page_is_served_without_tls(tmp_path: Path) -> None:
-    page = "controller.page.enabled=true"
-    assert "plain HTTP" not in notes_of(tmp_path)
-    assert "The page is served over plain HTTP" in notes_of(tmp_path, page)
-    assert "plain HTTP" not in notes_of(tmp_path, page, 'webConfig.secretName="web"')
+    assert "plain HTTP" not in notes_of(tmp_path, "controller.page.enabled=false")
+    assert "The page is served over plain HTTP" in notes_of(tmp_path)
+    assert "plain HTTP" not in notes_of(tmp_path, 'webConfig.secretName="web"')
 
 
 def test_notes_name_no_label_that_the_plugin_does_not_ask_for(tmp_path: Path) -> None:
@@ -88,18 +86,19 @@ def test_notes_name_no_label_that_the_plugin_does_not_ask_for(tmp_path: Path) ->
     assert "The node needs the labels in kubeletPlugin.nodeSelector" in notes
 
 
-OFF_BY_DEFAULT = {
-    "share": "share",
-    "vfio": "vfio",
-    "vgpu": "vgpu",
-    "confidential": "confidential",
-    "confidentialVfio": "confidential-vfio",
-}
-"""Classes with a switch of their own: the switch and how the name of its class begins."""
+OFF_BY_DEFAULT = ("share", "vfio", "vgpu", "confidential", "confidential-vfio")
+"""How the names begin of classes that only some nodes need."""
+
+EVERY = (
+    f"--set-json=kubeletPlugin.settings.gpus={json.dumps([entry('shared'), entry('vgpu')])}",
+    f"--set-json=kubeletPlugin.nodeSettings.machines.gpus={json.dumps([entry('passthrough')])}",
+    "--set=deviceClasses.confidential=true",
+)
+"""What all classes are for."""
 
 
 def test_device_classes_are_those_of_the_folder(tmp_path: Path) -> None:
-    every = render(tmp_path, *(word for name in OFF_BY_DEFAULT for word in ("--set", f"deviceClasses.{name}=true")))
+    every = render(tmp_path, *EVERY)
     rendered = {one["metadata"]["name"]: one["spec"] for one in objects(every, "DeviceClass")}
     files = [yaml.safe_load(path.read_text()) for path in (ROOT / "deploy" / "deviceclasses").glob("*.yaml")]
     assert rendered == {one["metadata"]["name"]: one["spec"] for one in files}
@@ -107,7 +106,7 @@ def test_device_classes_are_those_of_the_folder(tmp_path: Path) -> None:
 
 def test_a_cluster_that_shares_no_gpus_and_has_no_virtual_machines_has_no_classes_for_them(tmp_path: Path) -> None:
     names = {one["metadata"]["name"] for one in objects(render(tmp_path), "DeviceClass")}
-    assert not names & {f"{name}.gpu.dracaena.dev" for name in OFF_BY_DEFAULT.values()}
+    assert not names & {f"{name}.gpu.dracaena.dev" for name in OFF_BY_DEFAULT}
 
 
 def test_pods_come_to_the_gate_in_the_namespaces_that_the_value_says(tmp_path: Path) -> None:
@@ -132,11 +131,10 @@ def test_what_the_controller_may_do_at_the_gate_is_confined_also_where_no_new_po
 def test_all_classes_of_whole_gpus_stand_for_the_extended_resource_or_none(tmp_path: Path) -> None:
     """A class without the name would be a way around a quota by that name. Confidential GPUs are not to be had by it:
     kube-scheduler takes the newest class of a name, and of those the first, for every pod."""
-    switches = [word for name in OFF_BY_DEFAULT for word in ("--set", f"deviceClasses.{name}=true")]
-    values = (*switches, "--set", "deviceClasses.extendedResourceName=nvidia.com/gpu")
+    values = (*EVERY, "--set", "deviceClasses.extendedResourceName=nvidia.com/gpu")
     classes = objects(render(tmp_path, *values), "DeviceClass")
     named = {one["metadata"]["name"]: one["spec"].get("extendedResourceName") for one in classes}
-    of_others = {f"{kind}.gpu.dracaena.dev": None for kind in ("mig", *OFF_BY_DEFAULT.values())}
+    of_others = {f"{kind}.gpu.dracaena.dev": None for kind in ("mig", *OFF_BY_DEFAULT)}
     whole = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "pcie-switch.gpu.dracaena.dev")
     assert named == {**of_others, **dict.fromkeys(whole, "nvidia.com/gpu")}
     by_default = objects(render(tmp_path), "DeviceClass")
@@ -237,7 +235,7 @@ def test_rights_of_the_process_tests_are_those_of_the_chart(tmp_path: Path) -> N
             for verb in rule["verbs"]
         }
 
-    text = render(tmp_path, "--set=kubeletPlugin.readAsNode=false")
+    text = render(tmp_path, "--set=kubeletPlugin.readAsNode=false,controller.page.enabled=false")
     roles = [*objects(text, "ClusterRole"), *objects(text, "Role")]
     # Those of a hook of `helm uninstall` are no program's.
     chart = rights([one for one in roles if one["metadata"]["labels"]["app.kubernetes.io/component"] != "uninstall"])
@@ -328,3 +326,14 @@ def test_nothing_is_installed_on_an_older_server(tmp_path: Path, old_server: tup
     assert ">=1.36.0-0" in done.stderr
     assert "v1.35.4" in done.stderr
     assert writes == []
+
+
+def test_metrics_are_scraped_where_the_cluster_knows_the_kind_for_it(tmp_path: Path) -> None:
+    known = "--api-versions=monitoring.coreos.com/v1/PodMonitor"
+
+    def monitors(*arguments: str) -> int:
+        return len(objects(render(tmp_path, *arguments), "PodMonitor"))
+
+    assert (monitors(), monitors(known)) == (0, 1)
+    switch = "--set=monitoring.podMonitor.enabled"
+    assert (monitors(f"{switch}=true"), monitors(known, f"{switch}=false")) == (1, 0)

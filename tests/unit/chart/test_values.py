@@ -52,9 +52,9 @@ WRONG = {
     "tag beside tag": ("image.repository", "registry.example.com:5000/dracaena:v1"),
     "digest has a value of its own": ("image.repository", "dracaena@sha256:0"),
     "no tag": ("image.tag", "v1 final"),
-    "label by which the Deployment finds its pods": ("controller.podLabels", {"app.kubernetes.io/name": "mine"}),
-    "label by which the DaemonSet finds its pods": ("kubeletPlugin.podLabels", {"app.kubernetes.io/instance": "mine"}),
-    "annotation that rolls the pods": ("controller.podAnnotations", {"checksum/settings": "0"}),
+    "label by which the Deployment finds its pods": ("controller.pod.labels", {"app.kubernetes.io/name": "mine"}),
+    "label by which the DaemonSet finds its pods": ("kubeletPlugin.pod.labels", {"app.kubernetes.io/instance": "mine"}),
+    "annotation that rolls the pods": ("controller.pod.annotations", {"checksum/settings": "0"}),
     "label of every object": ("monitoring.dashboard.labels", {"helm.sh/chart": "mine"}),
     "no name of a class": ("admissionPolicies.otherDeviceClasses", ["nic'example"]),
     "field that no policy has": ("deviceClasses.policy", {"objectiv": "Pack"}),
@@ -74,7 +74,7 @@ RIGHT = {
     "registry with a port": ("image.repository", "registry.example.com:5000/gpu/dracaena"),
     "Prometheus takes such a time": ("monitoring.podMonitor.interval", "1m30s"),
     "folder with a slash at its end": ("kubeletPlugin.hostPaths.driverRoot", "/run/nvidia/driver/"),
-    "labels of one's own": ("kubeletPlugin.podLabels", {"team": "gpu", "app.kubernetes.io/part-of": "platform"}),
+    "labels of one's own": ("kubeletPlugin.pod.labels", {"team": "gpu", "app.kubernetes.io/part-of": "platform"}),
     "resources of two vendors' names": ("rewrite.resourceNames", ["nvidia.com/gpu", "example.com/gpu.shared"]),
     "classes that pods may name": ("rewrite.podClasses", ["nvlink", "gold.example.com"]),
     "MIG devices by profile": ("rewrite.resourceNames", ["nvidia.com/mig-1g.10gb.me", "nvidia.com/mig-1c.2g.20gb"]),
@@ -112,7 +112,7 @@ def leaves(value: Any, path: str = "") -> Iterator[str]:
         if path not in {"controller.settings", "kubeletPlugin.settings", "mps.settings", "exporter.settings"}
         else {}
     )
-    if not fixed or path.endswith(("resources", ".nodeSettings", ".policy")):
+    if not fixed or path.endswith(("resources", ".nodeSettings", ".policy", ".pod")):
         yield path
         return
     for key, below in fixed.items():

@@ -182,10 +182,9 @@ def test_what_the_first_lines_set_is_in_the_chart() -> None:
     settings = {name: value for name, _, value in (flag.partition("=") for flag in flags)}
     assert settings == {
         "mps.enabled": "true",
-        "deviceClasses.share": "true",
         "kubeletPlugin.nodeSettings.shared.gpus": '[{"select":"all","as":"shared"}]',
     }
-    assert (values["mps"]["enabled"], values["deviceClasses"]["share"]) == (False, False)
+    assert values["mps"]["enabled"] is False
     assert "nodeSettings" in values["kubeletPlugin"]
     assert lines()[2].endswith(f"{DRIVER}/settings=shared")
 

@@ -100,6 +100,15 @@ of the folder itself would stay empty until the pod is restarted, one of its par
 {{- $found | uniq | sortAlpha | join " " -}}
 {{- end -}}
 
+{{/* What GPUs are for by the settings of all nodes, with spaces between the roles. */}}
+{{- define "dracaena.gpuRoles" -}}
+{{- $found := list -}}
+{{- range append (values (.Values.kubeletPlugin.nodeSettings | default dict)) .Values.kubeletPlugin.settings -}}
+{{- range (. | default dict).gpus }}{{ $found = append $found .as }}{{ end -}}
+{{- end -}}
+{{- $found | uniq | sortAlpha | join " " -}}
+{{- end -}}
+
 {{- define "dracaena.pluginSettings" -}}
 {{- $paths := .Values.kubeletPlugin.hostPaths -}}
 {{- $own := dict
