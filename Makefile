@@ -18,7 +18,7 @@ TEST_FOLDER = $(shell awk '$$2 == "/dev/shm" && $$3 == "tmpfs" && $$4 !~ /noexec
 IN_TEST_FOLDER = $(if $(TMPDIR),,$(addprefix TMPDIR=,$(firstword $(TEST_FOLDER))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-search test-long test-held-up unit unit-half unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas budget lock wheels image release-image chart krew clean
+.PHONY: help demo test test-search test-long test-held-up unit unit-controller unit-plugin unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas budget lock wheels image release-image chart krew clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,19 +27,22 @@ demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no 
 	@$(BIN)/dracaena demo $(if $(filter-out 0 no false,$(KEEP)),--keep)
 
 # Integration tests wait half of their time. Unit tests take that half, at a lower priority: they have no limit to keep.
-# On more than two cores: make --jobs=2 unit JOBS=8 integration
+# On more than four cores: make --jobs=2 unit JOBS=8 integration
 test: $(VENV)/dev.stamp ## all tests, a few seeds of each search; units beside the others, each shown when it has ended
 	@echo "unit tests beside integration tests: what each prints is shown when it has ended, after some minutes"
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target UNIT_PRIORITY="nice -n 10" unit-half unit-rest integration
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target UNIT_PRIORITY="nice -n 10" unit-controller unit-plugin unit-rest integration
 
-# Two processes with about a half of the unit tests each: of several workers each would collect all of them, which costs
-# a tenth of their CPU, and in a new checkout compile all of them.
-UNIT_HALF := tests/unit/controller tests/unit/kubelet_plugin
-unit-half: $(VENV)/dev.stamp ## those of controller and plugin alone
-	@$(MAKE) --no-print-directory JOBS=0 UNIT_TESTS="$(UNIT_HALF)" unit
+# Three processes with about a third of the unit tests each: of several workers each would collect all of them, which
+# costs a tenth of their CPU, and in a new checkout compile all of them.
+UNIT_THIRDS := tests/unit/controller tests/unit/kubelet_plugin
+unit-controller: $(VENV)/dev.stamp ## those of the controller alone
+	@$(MAKE) --no-print-directory JOBS=0 UNIT_TESTS="$(word 1,$(UNIT_THIRDS))" unit
+
+unit-plugin: $(VENV)/dev.stamp ## those of the kubelet plugin alone
+	@$(MAKE) --no-print-directory JOBS=0 UNIT_TESTS="$(word 2,$(UNIT_THIRDS))" unit
 
 unit-rest: $(VENV)/dev.stamp ## the other unit tests
-	@$(MAKE) --no-print-directory JOBS=0 UNIT_TESTS="$(UNIT_TESTS) $(addprefix --ignore=,$(UNIT_HALF))" unit
+	@$(MAKE) --no-print-directory JOBS=0 UNIT_TESTS="$(UNIT_TESTS) $(addprefix --ignore=,$(UNIT_THIRDS))" unit
 
 unit: $(VENV)/dev.stamp ## unit and architecture tests
 	@$(IN_TEST_FOLDER) $(UNIT_PRIORITY) $(RUN) -m pytest -q -n $(JOBS) --dist worksteal $(UNIT_TESTS)

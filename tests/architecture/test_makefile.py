@@ -82,12 +82,14 @@ def test_each_test_is_in_one_tier_and_properties_are_searched_further_in_the_lar
     assert tiers_of(*marks, "hypothesis") == (set(tiers) if own == "test" else {own})
 
 
-def test_the_halves_of_make_test_are_all_unit_tests() -> None:
-    half = [word for word in pytest_words("unit-half") if word.startswith("tests/")]
+def test_the_thirds_of_make_test_are_all_unit_tests() -> None:
+    two = [
+        word for name in ("unit-controller", "unit-plugin") for word in pytest_words(name) if word.startswith("tests/")
+    ]
     rest = pytest_words("unit-rest")
-    assert [word.removeprefix("--ignore=") for word in rest if word.startswith("--ignore=")] == half
+    assert [word.removeprefix("--ignore=") for word in rest if word.startswith("--ignore=")] == two
     assert [word for word in rest if word.startswith("tests/")] == pytest_words("unit")[-2:]
-    assert all(any((ROOT / each).rglob("test_*.py")) for each in half)
+    assert all(any((ROOT / each).rglob("test_*.py")) for each in two)
 
 
 @pytest.mark.parametrize("target", ["test-search", "test-long"])
