@@ -60,7 +60,7 @@ def podlist_line(entry: PodlistEntry) -> PodlistLine:
 
 def join_lines(lines: Iterable[PodlistLine]) -> bytes:
     """Return the file's content: sorted by namespace, pod and container; `[]` when no container has a GPU."""
-    encoded = [data for _, data in sorted(lines, key=itemgetter(0))]
+    encoded = [*map(itemgetter(1), sorted(lines, key=itemgetter(0)))]
     if not encoded:
         return b"[]\n"
     return b"[\n" + b",\n".join(encoded) + b"\n]\n"  # one line per container: people read and diff this file

@@ -32,6 +32,7 @@ import structlog
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
+from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges, LeftS
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError, LastGuard, refuse_other_allocation
@@ -144,7 +145,7 @@ class DeviceState:
         # The API is read without the lock: a slow server must not hold up the other claims of the node.
         claim = self._api.read_claim(reference)
         self._guard.refuse_unready(claim, self._read_pool())  # for the same reason, without the lock: it may hang
-        self._reporter.learn_consumers(claim)
+        pods = self._reporter.learn_consumers(claim)
         with self._claims.hold():
             prepared = self._already_prepared(reference.uid)
             if prepared is not None:
@@ -152,7 +153,7 @@ class DeviceState:
                 return prepared
             if resumes and self._claims.of(reference.uid) is None and not self._claims.has_spec(reference.uid):
                 raise ClaimGoneError(f"claim {reference} was unprepared meanwhile")
-            begun = self._begin(claim)
+            begun = self._begin(claim, pods)
         return self._make_effects(begun, deadline_s, settle_by_s) if begun.prepared.effects else begun.prepared
 
     def unprepare(self, reference: ClaimReference) -> None:
@@ -220,8 +221,8 @@ class DeviceState:
         found = self._claims.current_of(uid)
         return found if found is not None and found.in_use and found.planned else None
 
-    def _begin(self, claim: ResourceClaim) -> _Begun:
-        """Take the devices of a claim, and prepare it if it needs no effects."""
+    def _begin(self, claim: ResourceClaim, pods: Sequence[Pod]) -> _Begun:
+        """Take the devices of a claim of these pods, and prepare it if it needs no effects."""
         pool, uid = self._read_pool(), ClaimUid(claim.metadata.uid)
         self._claim_reconciler.reconcile(pool)
         known = self._claims.of(uid)
@@ -229,7 +230,7 @@ class DeviceState:
         lost = known is None and self._claims.has_spec(uid)
         earlier = self._earlier(uid, known, lost=lost)
         try:
-            plan = self._plan(claim, pool, earlier)
+            plan = self._plan(claim, pool, earlier, pods)
         except DracaenaError as error:
             # A container may run with the devices of an earlier call, whose spec may no longer be right.
             if lost or self._claims.may_be_in_use(uid):
@@ -322,7 +323,9 @@ class DeviceState:
         with self._claims.hold():
             self._take_back(uid)
 
-    def _plan(self, claim: ResourceClaim, pool: PublishedPool, earlier: Sequence[PreparedDevice]) -> PreparedClaim:
+    def _plan(
+        self, claim: ResourceClaim, pool: PublishedPool, earlier: Sequence[PreparedDevice], pods: Sequence[Pod]
+    ) -> PreparedClaim:
         """Return what to prepare. Raises DracaenaError if the claim, or a holder of its devices, does not allow it."""
         plan = plan_claim(claim, pool, self._kind_of)
         if isinstance(plan, Refusal):
@@ -332,7 +335,7 @@ class DeviceState:
             plan = dataclasses.replace(plan, metadata=claim_metadata(claim))
         plan = with_former(plan, earlier) if earlier else plan
         self._guard.refuse_held(plan, pool)
-        fitted = self._guard.fitted(plan, self._reporter.consumers_of(plan))
+        fitted = self._guard.fitted(plan, pods)
         if isinstance(fitted, str):
             raise PrepareError(fitted)
         return fitted

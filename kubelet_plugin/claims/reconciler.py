@@ -31,7 +31,7 @@ from dracaena.kubelet_plugin.device_kinds.moved_devices import (
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
-from dracaena.kubelet_plugin.store.claims import NodeClaims
+from dracaena.kubelet_plugin.store.claims import NodeClaims, differing
 
 REWRITING = "its files are being rewritten"
 """Why a claim is aside although nothing blocks it."""
@@ -74,7 +74,6 @@ class ClaimReconciler:
     def _forget(self) -> None:
         self._pool: PublishedPool | None = None
         self._now: tuple[Checkpoint, ...] = ()
-        self._known: Mapping[int, Checkpoint] = {}  # the same by id(): identity shows at once what is unchanged
         self._followed: dict[ClaimUid, tuple[Checkpoint, Followed]] = {}  # by that pool
         self._not_followed: dict[ClaimUid, DracaenaError] = {}  # of those, why
         self._restless: set[ClaimUid] = set()  # of those, what has to be brought in line, or was not when last seen
@@ -140,14 +139,16 @@ class ClaimReconciler:
             self._forget()
         elif now is self._now:
             return
-        by_id = dict(zip(map(id, now), now, strict=True))
-        again = {id(self._followed[uid][0]) for uid in self._not_followed}
-        for key in (self._known.keys() - by_id.keys()) | again:
-            self._drop(self._known[key].prepared.claim.uid)
-        come = by_id.keys() - (self._known.keys() - again)
-        for checkpoint in sorted((by_id[key] for key in come), key=lambda each: each.prepared.claim.uid):
+        gone, come = differing(self._now, now)
+        again = {uid: self._followed[uid][0] for uid in self._not_followed}
+        for checkpoint in gone:
+            again.pop(checkpoint.prepared.claim.uid, None)
+            self._drop(checkpoint.prepared.claim.uid)
+        for uid in again:
+            self._drop(uid)
+        for checkpoint in sorted((*come, *again.values()), key=lambda each: each.prepared.claim.uid):
             self._take(checkpoint, self._follow(checkpoint, pool))
-        self._pool, self._now, self._known = pool, now, by_id
+        self._pool, self._now = pool, now
 
     def _take(self, checkpoint: Checkpoint, followed: Followed) -> None:
         uid = checkpoint.prepared.claim.uid

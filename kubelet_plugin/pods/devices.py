@@ -24,6 +24,7 @@ from dracaena.kubelet_plugin.prepare.reports.podlist import (
     pod_entries,
     unknown_claims,
 )
+from dracaena.kubelet_plugin.store.claims import differing
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,11 @@ class PodDevicesCache:
         self._driver = driver
         self._name_format = name_format
         self._known: dict[str, PodDevices] = {}  # by the pod's UID; replaced as a whole, never modified
-        self._pods: Mapping[int, Pod] = {}  # the pods of _known, by id(): identity shows at once what is unchanged
+        self._pods: Sequence[Pod] = ()  # the pods of _known, in order: identity shows at once what is unchanged
+        self._places: Mapping[str, int] = {}  # in that order, by UID
+        self._found: tuple[PodDevices, ...] = ()  # in the same order
         self._users: dict[ClaimPlace, list[Pod]] = {}  # the same pods by the claims that they use
-        self._prepared: Mapping[int, PreparedClaim] = {}  # by id() too
+        self._prepared: Sequence[PreparedClaim] = ()
         self._claims: dict[ClaimPlace, Sequence[PreparedClaim]] = {}  # the same claims by place
 
     def of(self, pods: Sequence[Pod], prepared: Sequence[PreparedClaim]) -> tuple[PodDevices, ...]:
@@ -61,18 +64,26 @@ class PodDevicesCache:
         A pod is unchanged if it is the same object: the watch replaces it with each change. Only pods that changed, and
         the users of claims that did, are looked at.
         """
-        changed, before = self._take(prepared), self._pods
-        now = dict(zip(map(id, pods), pods, strict=True))
-        gone = [before[key] for key in before.keys() - now.keys()]
-        come = [now[key] for key in now.keys() - before.keys()]
-        due = [pod for place in changed for pod in self._users.get(place, ()) if id(pod) in now]
-        anew = {pod.metadata.uid: self._work_out(pod) for pod in (*due, *come)}
+        changed = self._take(prepared)
+        gone, come = differing(self._pods, pods)
+        if gone or come:
+            self._places = {pod.metadata.uid: place for place, pod in enumerate(pods)}
+        due = {pod.metadata.uid: pod for place in changed for pod in self._users.get(place, ())}
+        for pod in gone:
+            due.pop(pod.metadata.uid, None)
+        anew = {pod.metadata.uid: self._work_out(pod) for pod in (*due.values(), *come)}
         self._follow_users(gone, [anew[pod.metadata.uid] for pod in come])
         known = {**self._known, **anew}
         for uid in {pod.metadata.uid for pod in gone} - {pod.metadata.uid for pod in come}:
             del known[uid]
-        self._pods, self._known = now, known
-        return tuple([known[pod.metadata.uid] for pod in pods])
+        if gone or come:
+            found = [known[pod.metadata.uid] for pod in pods]
+        else:
+            found = list(self._found)
+            for uid, each in anew.items():
+                found[self._places[uid]] = each
+        self._pods, self._known, self._found = pods, known, tuple(found)
+        return self._found
 
     def _follow_users(self, gone: Iterable[Pod], come: Iterable[PodDevices]) -> None:
         for pod in gone:
@@ -91,14 +102,13 @@ class PodDevicesCache:
 
     def _take(self, prepared: Sequence[PreparedClaim]) -> AbstractSet[ClaimPlace]:
         """Remember the claims as they are now; return the places of those that changed."""
-        before, now = self._prepared, dict(zip(map(id, prepared), prepared, strict=True))
-        gone = {before[key].claim.uid: before[key] for key in before.keys() - now.keys()}
-        come = {now[key].claim.uid: now[key] for key in now.keys() - before.keys()}
-        self._prepared = now
-        touched = {_place(p) for p in (*gone.values(), *come.values())}
-        stay = [p for place in touched for p in self._claims.get(place, ()) if id(p) in now]
-        there = by_name(sorted((*stay, *come.values()), key=lambda p: p.claim.uid))
-        self._claims = {**self._claims, **there}
+        left, new = differing(self._prepared, prepared)
+        gone, come = {p.claim.uid: p for p in left}, {p.claim.uid: p for p in new}
+        self._prepared = prepared
+        touched = {_place(p) for p in (*left, *new)}
+        stay = [p for place in touched for p in self._claims.get(place, ()) if p.claim.uid not in gone]
+        there = by_name(sorted((*stay, *new), key=lambda p: p.claim.uid))
+        self._claims.update(there)
         for place in touched - there.keys():
             del self._claims[place]
         return {_place(p) for uid, p in {**gone, **come}.items() if gone.get(uid) != come.get(uid)}

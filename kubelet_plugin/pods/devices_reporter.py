@@ -16,6 +16,8 @@ import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 
 import structlog
 
@@ -86,6 +88,7 @@ class PodDevicesReporter:
         self._clock, self._metrics = context.clock, context.metrics
         self._pods, self._access, self._files, self._statuses = pods, access, files, statuses
         clock = context.clock
+        self._written: bytes | None = None  # what podlist.json was when this process last looked; under the lock
         self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, at first the start
         context.metrics.publishing.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
         self._pod_devices = PodDevicesCache(context.driver, gpu_name_format)
@@ -141,11 +144,15 @@ class PodDevicesReporter:
             return
         self.changed()
 
-    def learn_consumers(self, claim: ResourceClaim) -> None:
-        """Read the pods of a claim that the watch has not shown yet. A pod that cannot be read is left to the watch."""
+    def learn_consumers(self, claim: ResourceClaim) -> Sequence[Pod]:
+        """Return the pods for which a claim is reserved, sorted by name. Reads those that the watch has not shown yet;
+        one that cannot be read is left to the watch.
+        """
+        found: list[Pod] = []
         for consumer in claim.status.reserved_for:
             known = self._pods.get(f"{claim.metadata.namespace}/{consumer.name}")
             if known is not None and known.metadata.uid == consumer.uid:
+                found.append(known)
                 continue
             try:
                 pod = self._consumer(claim, consumer)
@@ -153,8 +160,10 @@ class PodDevicesReporter:
                 log.warning("pod of the claim not read, waiting for the watch", pod=consumer.name, error=str(error))
                 continue
             if pod is not None:
+                found.append(pod)
                 with self._early_lock:
                     self._early[PodUid(consumer.uid)] = (pod, ClaimUid(claim.metadata.uid))
+        return sorted(found, key=attrgetter("metadata.name"))
 
     def _consumer(self, claim: ResourceClaim, consumer: ConsumerReference) -> Pod | None:
         """Read the pod that a claim is reserved for; None if it is no pod of this node. Raises TemporaryError."""
@@ -171,10 +180,6 @@ class PodDevicesReporter:
     def may_be_in_use(self, prepared: PreparedClaim) -> bool:
         """The same, counting pods that are being deleted: their containers may still run."""
         return any(may_run(pod) for pod in self.users_of(prepared))
-
-    def consumers_of(self, plan: PreparedClaim) -> Sequence[Pod]:
-        """Return the pods for which a claim is reserved, as far as they were read. The caller holds the lock."""
-        return [pod for pod in self._known_pods() if pod.metadata.uid in plan.consumers]
 
     @property
     def users_known(self) -> bool:
@@ -217,13 +222,18 @@ class PodDevicesReporter:
 
     def _write_podlist(self, prepared: Sequence[PreparedClaim], without: ClaimUid | None) -> tuple[PodDevices, ...]:
         pod_devices = self._pod_devices.of(self._known_pods(), prepared)
-        lines = [line for each in pod_devices for line in each.lines]
+        lines = [*chain.from_iterable(map(attrgetter("lines"), pod_devices))]  # of hundreds of pods: not in Python
         if not self._pods.synced:
             # Right after a restart not all pods are known: for the others, what the last run wrote still holds.
             ours = {order for order, _ in lines}
             lines += [podlist_line(e) for e in self._last_written(without) if e.order not in ours]
-        if self._files.write_if_changed(PODLIST, join_lines(lines)):
+        data, written = join_lines(lines), self._written
+        self._written = None  # in case that it cannot be written
+        if written is not None and written != data:
+            self._files.write(PODLIST, data)  # without a look at what is about to be replaced in any case
+        elif self._files.write_if_changed(PODLIST, data):
             log.debug("podlist written", containers=len(lines))
+        self._written = data
         self._right_s = self._clock.monotonic()
         return pod_devices
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -20,7 +21,7 @@ from structlog.testing import capture_logs
 import dracaena.controller
 from dracaena.host.adapters.files.whole_files import FileSteps
 from support.allocation import claim, pod, request
-from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, reference_to
+from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, make_pool, reference_to
 from support.reconciling import Bench
 
 ROOT = Path(dracaena.controller.__file__).resolve().parents[1]
@@ -108,6 +109,36 @@ def prepare_of_a_whole_gpu(folder: Path) -> Entered:
         node.state.prepare(reference_to(claims["second"]))
     assert "cdi/gpu.dracaena.dev-claim_second-uid.json" in node.files()
     return path
+
+
+def steps_of_a_prepare(folder: Path, beside: int) -> int:
+    """Return how many instructions of Python a prepare of one GPU takes beside so many prepared claims, whatever the
+    machine: without what happens inside functions written in C.
+    """
+    claims = [make_claim(f"c{n:04}", (n,), reserved_for={f"p{n:04}": f"p{n:04}-uid"}) for n in range(beside + 2)]
+    pods = FakePods(*(make_pod(f"p{n:04}", claims={"claim": f"c{n:04}"}) for n in range(beside + 2)))
+    known = pods.values()
+    pods.values = lambda: known  # type: ignore[method-assign]
+    pool = make_pool(300)  # the same for all, with addresses, without which any GPU may be any other
+    gpus = {name: replace(gpu, pci_bus_id=f"{gpu.index:04x}:00:00.0") for name, gpu in pool.gpus.items()}
+    node = PluginNode(folder, FakeClaims(*claims), pods, pool=replace(pool, gpus=gpus))
+    for prepared in claims[:-1]:
+        node.state.prepare(reference_to(prepared))
+    steps = 0
+
+    def count(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal steps
+        steps += event == "opcode"
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        node.state.prepare(reference_to(claims[-1]))
+    finally:
+        sys.settrace(before)
+    return steps
 
 
 _GPUS = {"first": (0, 1), "second": (2, 3)}

@@ -38,11 +38,11 @@ for shape in (*documents, *records):
         raise SystemExit(f"{shape} is inspected only now")
 for kind in kinds:
     note_decoder(kind.noted)
-print(len(kinds), len(records), len(documents) > 8)
+print(len(kinds) > 2, len(records) > 0, len(documents) > 8)
 """
 
 
 def test_no_thread_is_the_first_to_look_into_a_type() -> None:
     """Two that do so at once crash the process: an error of msgspec that no lock of ours would be sure to cover."""
     done = subprocess.run([sys.executable, "-P", "-c", FIRST_LOOKS], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("3 5 True\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == ("True True True\n", "", 0)

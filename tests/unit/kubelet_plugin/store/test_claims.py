@@ -16,7 +16,7 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
 from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.ports import StampedStore
-from dracaena.kubelet_plugin.store.claims import NodeClaims
+from dracaena.kubelet_plugin.store.claims import NodeClaims, differing
 from support.plugin import (
     DRIVER,
     FakeClaims,
@@ -310,3 +310,11 @@ def test_a_spec_that_cannot_be_read_may_be_about_anything_and_one_without_device
     ((broken, salvaged),) = claims.unsure()
     assert (broken.uid, salvaged.devices) == ("empty", ())
     assert claims.who_has(device_name(0)) is not None
+
+
+@settings(derandomize=True)
+@given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)))
+def test_what_differs_of_two_sequences_is_what_the_other_lacks(old: set[int], new: set[int]) -> None:
+    things = [object() for _ in range(13)]
+    gone, come = differing([things[n] for n in sorted(old)], [things[n] for n in sorted(new)])
+    assert (gone, come) == ([things[n] for n in sorted(old - new)], [things[n] for n in sorted(new - old)])
