@@ -43,6 +43,8 @@ class Naming:
     unbound: Sequence[PodRecord] = ()
     bound: Sequence[PodIdentity] = ()
     """Pods on a node that have not ended, sorted. A pod being deleted counts, as its containers may still run."""
+    in_place: Sequence[PodIdentity] = ()
+    """Those of them that the claim's allocation serves: they are on its node, or it names none."""
     last_s: float = 0.0
     """When the last of them went, if none is left."""
 
@@ -174,8 +176,10 @@ def _is_alone(record: ClaimRecord, naming: Naming) -> bool:
 
 
 def _unreserved(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds) -> Step | None:
-    if naming.bound:
-        return Reserve(naming.bound[0])
+    if naming.in_place:
+        # A pod on another node never gets these devices: with its reservation kube-controller-manager would clear the
+        # allocation when that pod ends, while kube-scheduler may be binding another one with it.
+        return Reserve(naming.in_place[0])
     if not record.ending:
         # kube-scheduler may reserve it any moment. A pod that waits too long is judged (prospects), unless another of
         # its claims is missing or being deleted.

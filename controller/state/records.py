@@ -140,11 +140,18 @@ class Records:
         """Return the pods that name a claim."""
         unbound = (self._unbound.get(key) for key in self.naming(claim_key) if not _is_going(self._pods[key]))
         bound = sorted(self._bound.get(claim_key, ()))
+        record = self._claims.get(claim_key)
+        node = only_node(record.shown) if bound and record is not None else None
+        in_place = [key for key in bound if node is None or self._pods[key].spec.node_name == node]
         return Naming(
             tuple(record for record in unbound if record is not None),
-            tuple(PodIdentity(key, self._pods[key].metadata.uid) for key in bound),
+            tuple(map(self._identity, bound)),
+            tuple(map(self._identity, in_place)),
             self._last_named_s.get(claim_key, float("-inf")),
         )
+
+    def _identity(self, pod_key: str) -> PodIdentity:
+        return PodIdentity(pod_key, self._pods[pod_key].metadata.uid)
 
     def nodes_of(self, claim_key: str) -> frozenset[str]:
         """Return the nodes of the pods that name a claim. Cost: one step per node."""

@@ -261,6 +261,58 @@ A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE =
 )
 
 
+NOBODY_ON_ANOTHER_NODE_GETS_THE_RESERVATION_OF_A_CLAIM_THAT_IS_TAKEN_BACK = Schedule(
+    Scenario(
+        (2, 2),
+        {"c0": 1, "c1": 2},
+        {"a": ("c0", "c1"), "b": ("c1",), "c": ("c0",)},
+        {"a": 10, "b": 10, "c": 0, "d": 0},
+        frozenset({("c", "n1"), ("d", "n0")}),
+        nominate=False,
+        on={"a": "n1", "c": "n0"},
+        writing=True,
+    ),
+    (
+        "users create claim c0",
+        "p0 sees resourceclaims",
+        "users create claim c1",
+        "p0 sees resourceclaims",
+        "users create pod b",
+        "p0 sees pods",
+        "p0 w0 takes work",
+        *["p0 w0 goes on"] * 2,
+        "p0 sees resourceclaims",
+        "users create pod c",
+        "p0 sees pods",
+        "p0 w0 goes on",
+        "users create pod a",
+        "p0 sees pods",
+        "p0 w1 takes work",
+        "p0 w0 goes on",
+        "p0 sees resourceclaims",
+        "31.0 s pass",
+        "p0 w1 goes on",
+        "kube-scheduler tries b",
+        "p0 w1 takes work",
+        "users annotate claim c1",
+        "p0 w0 goes on",
+        "0.4 s pass",
+        "p0 w0 takes work",
+        "12.0 s pass",
+        "p0 w0 goes on",
+        "p0 sees resourceclaims",
+        "p0 w0 takes work",
+        *["p0 w0 goes on"] * 2,
+        "0.4 s pass",
+        "users delete pod a",
+        "kube-scheduler goes on with b",
+        "kube-scheduler sees pods",
+        "kubelet removes pod a",
+        "kube-scheduler takes d on n0",
+    ),
+)
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -273,6 +325,9 @@ A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE =
         pytest.param(WHO_SHARES_A_CLAIM_WITH_A_POD_ON_A_NODE_MAY_GO_ELSEWHERE_ONCE_THAT_IS_GONE, id="left-a-node"),
         pytest.param(
             A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE, id="card-of-another-driver"
+        ),
+        pytest.param(
+            NOBODY_ON_ANOTHER_NODE_GETS_THE_RESERVATION_OF_A_CLAIM_THAT_IS_TAKEN_BACK, id="reserved-for-another-node"
         ),
     ],
 )

@@ -127,8 +127,9 @@ def test_a_reservation_that_keeps_an_old_bind_of_its_pod_away_is_dropped_when_th
 
 
 def test_a_bound_pod_gets_its_reservation_back_whatever_else_is_due() -> None:
-    assert step(unreserved(Doubt(P, 0.0)), seen("q"), bound=[P, Q]) == Reserve(P)
-    assert step(unreserved(ending=""), bound=[Q]) == Reserve(Q)
+    assert step(unreserved(Doubt(P, 0.0)), seen("q"), bound=[P, Q], in_place=[P, Q]) == Reserve(P)
+    assert step(unreserved(ending=""), bound=[Q], in_place=[Q]) == Reserve(Q)
+    assert step(unreserved(Doubt(P, 9.0)), seen(), bound=[Q]) == Look(1.0), "it is on another node"
 
 
 def test_what_nobody_is_on_the_way_with_is_cleared() -> None:
