@@ -117,6 +117,17 @@ def test_prose_fits_in_120_columns(page: Path) -> None:
     assert [line for line in _prose(page.read_text(encoding="utf-8")) if len(line) > 120] == []
 
 
+LONGEST_WORDS = 2_500
+"""Of a page for users: more than a quarter of an hour to read."""
+
+
+def test_a_page_for_users_has_one_job_and_is_no_book() -> None:
+    users = {page for page in PAGES if not {"design", "dev"} & set(page.parts)}
+    words = {str(page.relative_to(ROOT)): len(page.read_text(encoding="utf-8").split()) for page in users}
+    assert len(words) > 50
+    assert {page: count for page, count in words.items() if count > LONGEST_WORDS} == {}
+
+
 def test_only_prose_is_held_to_a_width() -> None:
     wide = "a" * 119 + " b"
     text = f"# {wide}\n| {wide} |\n```sh\n{wide}\n```\n{wide}\n* {wide}\n"

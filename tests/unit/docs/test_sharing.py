@@ -112,7 +112,7 @@ def test_who_asks_wrongly_is_told_in_the_words_of_the_table(
     kind, becomes, words, by = row
     answer = asked(tmp_path, capsys, [WRONG[kind]], cluster(shares=kind != NOT_SHARED))
     assert words.strip("`") in {"`validate`": answer.words, "the rest": answer.reason}[by]
-    waits = becomes.startswith(("waits", "refused"))
+    waits = becomes.startswith(("waits", "never starts", "refused"))
     assert (answer.devices == []) is waits
     if becomes == "a share of 1 MiB":
         assert "a share of 1 MiB of memory" in answer.reason

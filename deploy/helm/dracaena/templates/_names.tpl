@@ -34,7 +34,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/*
   Affinity of pods that open the GPU driver beside the plugin. Who needs the driver for itself labels the node
-  (docs/node.md, "Let go of the driver"). Such pods read no labels: each term of the plugin's affinity gets these rules,
+  (docs/reference/settings.md, "Let go of the driver"). Such pods read no labels: each term of the plugin's affinity gets these rules,
   and the DaemonSet takes its pod off a node that they leave out.
 */}}
 {{- define "dracaena.besideDriverAffinity" -}}
