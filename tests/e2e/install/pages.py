@@ -186,7 +186,6 @@ NOT_RUN_HERE = {
     'curl -H "Authorization: Bearer $TOKEN"': _SPOKEN_OF,
     "curl https://POD:8080/metrics": "names a pod of the reader's; test_web_config.py asks one",
     "dracaena controller --page-address 127.0.0.1:8082": "tests/integration/test_page.py runs it until it is stopped",
-    "dracaena simulate --what-fits": _SPOKEN_OF,
     "journalctl -u kubelet": "asks systemd, under which no kubelet of these tests runs",
     "kubectl --namespace dracaena port-forward service/dracaena-controller-page 8082": "runs until it is stopped",
     "kubectl create token my-service-account": "names an account of the reader's",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dracaena.kubelet_plugin.settings import PluginSettings
 
-PAGE = Path(__file__).parents[3] / "docs" / "node.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 
 
 def default_of(field: dataclasses.Field[object]) -> str:
