@@ -74,7 +74,7 @@ class AttributeSpec:
     optional: bool = True
     """A device that lacks a required attribute does not decode."""
     most: int | None = None
-    """The largest value of an INT; the smallest is 0. Whoever reads a slice relies on it: what is drawn or compared
+    """The largest value of an INT; the smallest is 0. Readers of slices rely on it: what is drawn or compared
     costs as much as these values say, and any node can publish any number."""
 
     def __post_init__(self) -> None:
@@ -211,7 +211,7 @@ GPU_ATTRIBUTES = (
     NVLINK_GENERATION, PCIE_GENERATION, PCIE_WIDTH, CC_CAPABLE, CC_MODE, GPU_MODULE_ID, PARTITION_1, PARTITION_2,
     PARTITION_4, PARTITION_8, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
 )  # fmt: skip
-"""All attributes of a whole GPU, in the order in which they are published. Beside the two capacities of a shared GPU
+"""All attributes of a whole GPU, in the order in which they are published. With the two capacities of a shared GPU
 there is room for fewer: GIVING_WAY says which are then left out."""
 
 GIVING_WAY = (

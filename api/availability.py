@@ -1,8 +1,9 @@
-"""Whether a device that nobody has is free: one rule for `dracaena status` and its JSON, the page, metrics and reasons.
+"""Whether a device that no claim has is free: one rule for `dracaena status` and its JSON, the page, metrics and
+reasons.
 
-A device is free if nobody has it and a claim that tolerates no taint could get it. One that only claims with
+A device is free if no claim has it and a claim that tolerates no taint could get it. One that only claims with
 tolerations can get is not free, although such a claim, of an admin who examines a GPU for example, gets it: people and
-scripts that look for free GPUs have other claims in mind. A taint that only informs (effect None) keeps nobody off.
+scripts that look for free GPUs have other claims in mind. A taint that only informs (effect None) keeps no pod off.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ CORDONED: Final = "cordoned"
 
 
 def why_not_given(driver: str, device: Device) -> str:
-    """Return why no claim without tolerations gets a device even if nobody has it, whatever else its pool and its node
-    are; empty if one may. Our own taint, with which the controller keeps kube-scheduler off, does not count. Cost: a
-    look at each attribute."""
+    """Return why no claim without tolerations gets a device even if no claim has it, whatever else its pool and its
+    node are; empty if one may. Our own taint, with which the controller keeps kube-scheduler off, does not count. Cost:
+    a look at each attribute."""
     if device.unknown:
         return unknown_fields(device.unknown, "the device")
     tainted = next((taint for taint in keeping_off(device.taints) if taint.key != taint_key(driver)), None)

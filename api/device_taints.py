@@ -16,7 +16,7 @@ None, only inform."""
 
 
 def keeping_off(taints: Iterable[Taint]) -> Iterator[Taint]:
-    """Yield the taints that keep off whoever does not tolerate them."""
+    """Yield the taints that keep off pods that do not tolerate them."""
     return (taint for taint in taints if taint.effect in BLOCKING_EFFECTS)
 
 

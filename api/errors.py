@@ -8,11 +8,11 @@ class DracaenaError(Exception):
 
 
 class TemporaryError(DracaenaError):
-    """It may work later without anybody acting: the caller retries with back-off."""
+    """It may work later by itself: the caller retries with back-off."""
 
 
 class PermanentError(DracaenaError):
-    """Somebody must change something first: the text says who, what, and what was expected."""
+    """A person must change something first: the text says who, what, and what was expected."""
 
 
 class BadInputError(PermanentError):

@@ -19,7 +19,7 @@ _RESOURCE_PROFILE: Final = re.compile(RESOURCE_PROFILE)
 
 @dataclass(frozen=True, slots=True)
 class MigAttributes:
-    """What a MIG device has of its GPU, beside memory and multiprocessors, as nvmlDeviceGetAttributes counts it."""
+    """What a MIG device has of its GPU, besides memory and multiprocessors, as nvmlDeviceGetAttributes counts it."""
 
     gpu_slices: int
     """Sevenths of the GPU that its GPU instance has, ..."""

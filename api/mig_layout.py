@@ -61,15 +61,15 @@ def mig_layout_status(driver: str, node: Node) -> MigLayoutStatus | None:
         return None
     chosen = node.metadata.labels.get(mig_layout_key(driver))
     conditions = () if node.status is None else node.status.conditions
-    told = next((each for each in conditions if each.type == CONDITION), None)
-    of_chosen = told is not None and (
-        chosen is None or told.message.startswith(layout_prefix(chosen or OF_BEFORE))  # "": no layout is wanted
+    known = next((each for each in conditions if each.type == CONDITION), None)
+    of_chosen = known is not None and (
+        chosen is None or known.message.startswith(layout_prefix(chosen or OF_BEFORE))  # "": no layout is wanted
     )
-    if told is not None and of_chosen and told.reason != NO_LAYOUT:
-        return MigLayoutStatus(chosen, told.reason, told.message)
+    if known is not None and of_chosen and known.reason != NO_LAYOUT:
+        return MigLayoutStatus(chosen, known.reason, known.message)
     if not chosen:
         return None
-    where = "Events of the Node tell how far it is" if told is None else "its plugin has not taken it up yet"
+    where = "Events of the Node say how far it is" if known is None else "its plugin has not taken it up yet"
     return MigLayoutStatus(chosen, None, f"{layout_prefix(chosen)}{where}")
 
 

@@ -66,7 +66,7 @@ class MpsPhase(Enum):
     FAILED = "Failed"
     """It was tried and did not work, or worked and broke. The supervisor keeps trying; see the message."""
     REFUSED = "Refused"
-    """It will not be tried as it stands: somebody must change the request, the node or the driver."""
+    """It will not be tried as it stands: a person must change the request, the node or the driver."""
 
 
 class MpsFaultKind(Enum):

@@ -68,7 +68,7 @@ class DeviceStatus:
     parent_uuid: str = ""
     """Of a MIG device."""
     unavailable: str = ""
-    """Why no claim without tolerations gets it although nobody has it (api.availability); empty if one may."""
+    """Why no claim without tolerations gets it although no claim has it (api.availability); empty if one may."""
     taints: tuple[Taint, ...] = ()
     """All but ours."""
     start: int | None = None
@@ -78,7 +78,7 @@ class DeviceStatus:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody has it, and a claim without tolerations could get it."""
+        """Whether no claim has it, and a claim without tolerations could get it."""
         return not self.holders and not self.unavailable
 
     @property
@@ -309,8 +309,8 @@ MOST_TAINTS: Final = 8
 
 
 def remarks_of(driver: str, pages: Sequence[ResourceSlice], node: Node | None) -> Iterator[str]:
-    """Yield why devices of a node that nobody has may not be given, and what else their taints say, in words. `pages`:
-    see node_status()."""
+    """Yield why devices of a node that no claim has may not be given, and what else their taints say, in words.
+    `pages`: see node_status()."""
     yield from why_nothing_given(pages, node)
     if (more := len(current_pages(pages)) - MOST_PAGES) > 0:
         yield f"the devices of {more} more slices of its pool are not shown"

@@ -64,7 +64,7 @@ def made_for_another(claim: ResourceClaim) -> str:
     """Say to a pod that a claim was generated for another object."""
     owner = next((owner for owner in claim.metadata.owner_references if owner.controller), None)
     whose = "" if owner is None else f" ({owner.kind} {owner.name})"
-    return f"claim {claim.key} was generated for somebody else{whose}"
+    return f"claim {claim.key} was generated for another owner{whose}"
 
 
 def group_of(pod: Pod) -> str | None:

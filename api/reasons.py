@@ -24,7 +24,7 @@ MOST_COMPARED: Final = 50
 """Names that are compared letter by letter with an unknown one, 60 µs each: those whose beginning and end are most like
 it. A misspelt name begins and ends like the right one."""
 
-MADE_BY_SOMEBODY: Final = "somebody has to create it"
+CREATE_IT: Final = "create it"
 
 
 def no_class(name: str, known: Iterable[str]) -> str:
@@ -34,7 +34,7 @@ def no_class(name: str, known: Iterable[str]) -> str:
 
 def no_template(key: str, known: Iterable[str]) -> str:
     """Say that a ResourceClaimTemplate, by `namespace/name`, does not exist; `known` are the names in its namespace."""
-    hint = _meant(key.rpartition("/")[2], known) or MADE_BY_SOMEBODY
+    hint = _meant(key.rpartition("/")[2], known) or CREATE_IT
     return f"ResourceClaimTemplate {key} does not exist: {hint}"
 
 
@@ -52,7 +52,7 @@ def _meant(name: str, known: Iterable[str], nearness: float = NEARNESS) -> str |
 
 def no_claim(key: str) -> str:
     """Say that a ResourceClaim that a pod names, by `namespace/name`, does not exist."""
-    return f"claim {key} does not exist: {MADE_BY_SOMEBODY}"
+    return f"claim {key} does not exist: {CREATE_IT}"
 
 
 def nearest(name: str, known: Iterable[str], nearness: float = NEARNESS) -> str | None:

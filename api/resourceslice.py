@@ -207,7 +207,7 @@ def _device(machine: Machine, groups: _Groups, ordinal: int) -> Device:
 
 
 def _fitting(attributes: dict[str, DeviceAttribute]) -> dict[str, DeviceAttribute]:
-    """Return as many attributes as a whole GPU may have beside the capacities of a shared one."""
+    """Return as many attributes as a whole GPU may have next to the capacities of a shared one."""
     room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - len(table.SHARED_GPU_CAPACITIES)
     there = [spec.name for spec in table.GIVING_WAY if spec.name in attributes]
     left_out = there[: max(0, len(attributes) - room)]

@@ -120,22 +120,22 @@ def in_words(name: str, nano: int) -> str:
 def amounts_in_words(consumed: Mapping[str, str]) -> str:
     """Return what a share takes according to its claim's status: `20 GiB of memory and 30 % of the cores`; zero amounts
     are left out, and unreadable amounts are repeated as written."""
-    told = []
+    words = []
     for name in sorted(consumed, reverse=True):
         try:
             nano = parse_quantity(consumed[name]).nano
         except ValueError:
-            told.append(f"{consumed[name]} of {name}")
+            words.append(f"{consumed[name]} of {name}")
             continue
         if nano:
-            told.append(in_words(name, nano))
-    return " and ".join(told) or "nothing"
+            words.append(in_words(name, nano))
+    return " and ".join(words) or "nothing"
 
 
 def taken_in_words(shares: Iterable[Mapping[str, str]], capacity: Mapping[str, str]) -> str:
     """Return what shares together take of a GPU: `30 of 80 GiB, 40 % of the cores`. Unreadable amounts are left out."""
-    told = list(shares)
-    memory, cores = (sum(_nano(one.get(name, "0")) for one in told) for name in (MEMORY_CAPACITY, CORES_CAPACITY))
+    amounts = list(shares)
+    memory, cores = (sum(_nano(one.get(name, "0")) for one in amounts) for name in (MEMORY_CAPACITY, CORES_CAPACITY))
     every = _nano(capacity.get(MEMORY_CAPACITY, "0"))
     taken, whole = size_in_words(memory), size_in_words(every)
     if taken.split()[1] == whole.split()[1]:

@@ -12,8 +12,16 @@ from dracaena.api.errors import BadInputError
 from dracaena.cli.columns import print_lines
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect, namespace_of
-from dracaena.cli.explained import ClaimAnswer, PodAnswer, Told, claim_document, claim_lines, pod_document, pod_lines
-from dracaena.cli.leader import why_nobody_leads
+from dracaena.cli.explained import (
+    ClaimAnswer,
+    LastEvent,
+    PodAnswer,
+    claim_document,
+    claim_lines,
+    pod_document,
+    pod_lines,
+)
+from dracaena.cli.leader import why_no_leader
 
 if TYPE_CHECKING:
     from dracaena.api.decision import Decision
@@ -149,17 +157,17 @@ class _ClusterReader:
         claims = tuple(self._named_claim(pod, entry, events or ()) for entry in pod_claims(pod))
         state = pod_state(pod, allocated=all(claim.state == "allocated" for claim in claims))
         is_gated = is_at_our_gate(pod, self._driver)
-        told = newest(events or ()) if state == "waiting" or is_gated else None
-        nobody_leads = why_nobody_leads(self._client, self._driver, datetime.now(UTC)) if is_gated else None
+        event = newest(events or ()) if state == "waiting" or is_gated else None
+        no_leader = why_no_leader(self._client, self._driver, datetime.now(UTC)) if is_gated else None
         reasons = (
-            *_gate_reasons(pod, state, self._driver, nobody_leads),
-            *_pod_reasons(pod, state, claims, told, self._driver, may_read_events=events is not None),
+            *_gate_reasons(pod, state, self._driver, no_leader),
+            *_pod_reasons(pod, state, claims, event, self._driver, may_read_events=events is not None),
             *_ignored(events or ()),
         )
         return PodAnswer(pod.key, state, pod.spec.node_name, claims, reasons)
 
     def _named_claim(self, pod: Pod, entry: PodClaim, events: Iterable[Event]) -> ClaimAnswer:
-        from dracaena.api.reasons import MADE_BY_SOMEBODY
+        from dracaena.api.reasons import CREATE_IT
         from dracaena.api.resource_objects import ResourceClaim
         from dracaena.kube.errors import NotFoundError
 
@@ -170,7 +178,7 @@ class _ClusterReader:
         try:
             claim = self._client.get(ResourceClaim, entry.name, namespace=self._namespace)
         except NotFoundError:
-            who = "kube-controller-manager makes it anew" if entry.generated else MADE_BY_SOMEBODY
+            who = "kube-controller-manager makes it again" if entry.generated else CREATE_IT
             return ClaimAnswer(entry.key or "", "missing", reasons=(f"it does not exist: {who}",))
         owners = {owner.uid for owner in claim.metadata.owner_references if owner.controller}
         if entry.generated and pod.metadata.uid not in owners:
@@ -274,7 +282,7 @@ class _ClusterReader:
             return None
 
 
-def newest(events: Iterable[Event]) -> Told | None:
+def newest(events: Iterable[Event]) -> LastEvent | None:
     """Return the controller's last message; None if there is none, or no longer (Events live for an hour)."""
     from dracaena.api.reasons import IGNORED_EVENT
 
@@ -282,7 +290,7 @@ def newest(events: Iterable[Event]) -> Told | None:
     if not ours:
         return None
     last = max(ours, key=lambda event: (event.last_timestamp or "", event.metadata.name))
-    return Told(last.reason, last.message, last.type == "Warning", last.count, last.last_timestamp or "")
+    return LastEvent(last.reason, last.message, last.type == "Warning", last.count, last.last_timestamp or "")
 
 
 def _refusal(events: Iterable[Event], alias: str) -> str:
@@ -328,26 +336,26 @@ def _class_names(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _pod_reasons(
-    pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told | None, driver: str, *, may_read_events: bool
+    pod: Pod, state: str, claims: Sequence[ClaimAnswer], event: LastEvent | None, driver: str, *, may_read_events: bool
 ) -> Iterator[str]:
     yield from _extended_resource_reasons(pod, state, driver)
     if state == "no-claims":
         yield "it names no ResourceClaims, so Dracaena does not handle it"
     if state == "allocated" and not pod.spec.scheduling_gates:
         yield _scheduling(pod)
-    if state == "allocated" and told is not None and told.warning:
-        yield _in_words(told)
+    if state == "allocated" and event is not None and event.warning:
+        yield _in_words(event)
     if state != "waiting":
         return
     # Do not repeat what the controller's last Event says.
-    words = told.message if told is not None and told.warning else ""
+    words = event.message if event is not None and event.warning else ""
     for claim in claims:
         reasons = [reason for reason in claim.reasons if claim.state != "allocated" and reason not in words]
         yield from (f"claim {claim.name}: {reason}" for reason in reasons)
         if claim.state == "deleting":
             yield f"claim {claim.name}: it is being deleted"
-    if told is not None and told.warning:
-        yield _in_words(told)
+    if event is not None and event.warning:
+        yield _in_words(event)
     elif not may_read_events:
         yield f"why it waits is in its Events, which you may not read: {_describe(pod)} shows them"
     elif not pod.spec.scheduling_gates and not any(claim.reasons for claim in claims):
@@ -373,12 +381,12 @@ def _describe(pod: Pod) -> str:
     return f"kubectl describe pod {pod.metadata.name} --namespace {pod.metadata.namespace}"
 
 
-def _in_words(told: Told) -> str:
-    times = f", {told.count} times" if told.count > 1 else ""
-    return f"{told.message} ({told.reason}, last told at {told.last}{times})"
+def _in_words(event: LastEvent) -> str:
+    times = f", {event.count} times" if event.count > 1 else ""
+    return f"{event.message} ({event.reason}, last sent at {event.last}{times})"
 
 
-def _gate_reasons(pod: Pod, state: str, driver: str, nobody_leads: str | None) -> Iterator[str]:
+def _gate_reasons(pod: Pod, state: str, driver: str, no_leader: str | None) -> Iterator[str]:
     """Yield what holds a pod at its scheduling gates."""
     from dracaena.api.gates import gates_of_others
     from dracaena.api.names import allocation_gate
@@ -394,8 +402,8 @@ def _gate_reasons(pod: Pod, state: str, driver: str, nobody_leads: str | None) -
         "no-claims": "without asking for devices: the controller removes it at once",
     }.get(state, "until the controller has allocated its GPUs")
     yield f"it is at the scheduling gate {allocation_gate(driver)} {goes}"
-    if nobody_leads is not None:
-        yield f"{nobody_leads}. Pods stay at the gate until one does"
+    if no_leader is not None:
+        yield f"{no_leader}. Pods stay at the gate until one does"
 
 
 def _scheduling(pod: Pod) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LastEvent:
     """An Event of the controller."""
 
     reason: str
@@ -65,14 +65,14 @@ def pod_lines(pod: PodAnswer, *, claims: bool = True, wide: bool = False) -> Ite
     for reason in pod.reasons:
         yield from wrapped(reason, first=2, rest=4)
     if claims:
-        told: dict[tuple[str, ...], str] = {}
+        known: dict[tuple[str, ...], str] = {}
         for claim in pod.claims:
             yield ""
-            yield from claim_lines(claim, told, wide=wide)
+            yield from claim_lines(claim, known, wide=wide)
 
 
-def claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str], *, wide: bool) -> Iterator[str]:
-    """Yield everything about one claim. `told` maps what was said about a decision to the claim that it was about."""
+def claim_lines(claim: ClaimAnswer, known: dict[tuple[str, ...], str], *, wide: bool) -> Iterator[str]:
+    """Yield everything about one claim. `known` maps what was said about a decision to the claim that it was about."""
     users = f", reserved for {', '.join(claim.users)}" if claim.users else ""
     count = len(claim.devices) + len(claim.other_devices)
     words = {
@@ -87,7 +87,7 @@ def claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str], *, wide: b
         yield from wrapped(reason, first=2, rest=4)
     if claim.decision is not None:
         lines = tuple(_decision_lines(claim.decision, wide=wide))
-        first = told.setdefault(lines, claim.name)
+        first = known.setdefault(lines, claim.name)
         yield from lines if first == claim.name else [f"  decided together with claim {first}"]
 
 

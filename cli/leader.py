@@ -13,7 +13,7 @@ SLACK: Final = timedelta(seconds=30)
 """What the clocks of two machines may differ by. A leader renews its Lease every few seconds."""
 
 
-def why_nobody_leads(client: KubeClient, driver: str, now: datetime) -> str | None:
+def why_no_leader(client: KubeClient, driver: str, now: datetime) -> str | None:
     """Say why no controller leads; None when one does, or when the Lease may not be read.
 
     The Lease is found by its default name: one that the setting `lease-name` has renamed is not seen.
@@ -33,7 +33,7 @@ def why_nobody_leads(client: KubeClient, driver: str, now: datetime) -> str | No
         return None
     return (
         f"no controller leads: Lease {newest.key} was renewed last at {newest.spec.renew_time}, "
-        f"by {newest.spec.holder_identity or 'nobody'}"
+        f"by {newest.spec.holder_identity or 'no instance'}"
     )
 
 

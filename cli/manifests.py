@@ -76,7 +76,7 @@ def load_manifests(paths: Sequence[str]) -> Manifests:
     """Read files, folders with everything below them, and `-` for standard input. A path given twice is read once.
 
     Raises ManifestError for the first thing that cannot be read, and for input that holds no object at all.
-    In a folder, what cannot be meant as a manifest is left out and told: a Helm chart, a file without any object.
+    In a folder, what cannot be meant as a manifest is left out and reported: a Helm chart, a file without any object.
     """
     objects: list[Manifest] = []
     left_out: list[str] = []

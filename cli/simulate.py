@@ -113,8 +113,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     simulation = start(objects.templates)
     refused = _refused(manifests.objects, arguments.driver_name)
-    told = (*manifests.left_out, *objects.left_out, *refused, *made.remarks)
-    for line in (*told, *_remarks(objects, assumed, simulation)):
+    notes = (*manifests.left_out, *objects.left_out, *refused, *made.remarks)
+    for line in (*notes, *_remarks(objects, assumed, simulation)):
         print(f"dracaena: {shown(line)}", file=sys.stderr)
     documents: list[dict[str, Any]]
     if arguments.what_fits:

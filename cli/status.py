@@ -73,8 +73,8 @@ def _run(arguments: argparse.Namespace) -> int:
     shown = _named(found, arguments.nodes, nodes, driver)
     quotas = () if arguments.nodes else quota_states(driver, _namespaces(client), nodes, slices, claims)
     if arguments.output == "json":
-        nodes_found, told = [node_document(node) for node in shown], [quota_document(state) for state in quotas]
-        print(json.dumps({"nodes": nodes_found, "quotas": told, "summary": _summary(shown)}, indent=2))
+        nodes_found, quotas_found = [node_document(node) for node in shown], [quota_document(state) for state in quotas]
+        print(json.dumps({"nodes": nodes_found, "quotas": quotas_found, "summary": _summary(shown)}, indent=2))
     elif not shown:
         print(f"no node publishes devices of {driver}: does its kubelet plugin run there?")
     else:

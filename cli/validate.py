@@ -25,7 +25,7 @@ Check DeviceClasses, ResourceClaims, ResourceClaimTemplates, ResourceSlices, Dev
 Dracaena's own configuration, quotas of Namespaces, and names that objects of the input use for each other. Objects of
 other kinds are skipped.
 
-An error is something that the API server would reject, or that nobody could ever fulfil. A warning is something that it
+An error is something that the API server would reject, or that could never be fulfilled. A warning is something that it
 accepts although it surely does not do what was intended. Exit code: 0 no errors, 1 errors, 2 unreadable input.
 """
 _EPILOG = """\

@@ -57,7 +57,7 @@ class DecisionMetrics:
         )
         self.lost = Counter(
             "dracaena_controller_lost_writes",
-            "Decisions that could not be written in full, because somebody else allocated or deleted a claim.",
+            "Decisions that could not be written in full, because another program allocated or deleted a claim.",
             registry=registry,
         )
         self.take_backs = Counter(
@@ -111,7 +111,7 @@ class QueueMetrics:
         )
         self.free_gpus = Gauge(
             "dracaena_controller_free_gpus",
-            "Whole GPUs that nobody has and that carry no taint but ours, on nodes that are ready and not cordoned; "
+            "Whole GPUs that no claim has and that carry no taint but ours, on nodes that are ready and not cordoned; "
             "without those for virtual machines.",
             registry=registry,
         )
@@ -169,7 +169,7 @@ class WriteMetrics:
         """Count a write to the API server."""
         self.results.labels(verb, result).inc()
 
-    def told(self, fate: str) -> None:
+    def event_sent(self, fate: str) -> None:
         """Count a Kubernetes Event."""
         self.events.labels(fate).inc()
 

@@ -71,7 +71,7 @@ class TemplateApi(Protocol):
     """The ResourceClaimTemplates that the controller makes (api.gpu_templates). All methods raise KubeError."""
 
     def create(self, template: GpuTemplate, namespace: str) -> None:
-        """Make it. Raises AlreadyExistsError when there is one of this name, whoever made it."""
+        """Make it. Raises AlreadyExistsError when there is one of this name, by any author."""
         ...
 
     def ours(self) -> Sequence[ResourceClaimTemplate]:
@@ -79,11 +79,11 @@ class TemplateApi(Protocol):
         ...
 
     def exists(self, namespace: str, name: str) -> bool:
-        """Return whether there is a template of this name, whoever made it."""
+        """Return whether there is a template of this name, by any author."""
         ...
 
     def names(self, namespace: str) -> Collection[str]:
-        """Return the names of all templates of a namespace, whoever made them."""
+        """Return the names of all templates of a namespace, by any author."""
         ...
 
     def delete(self, template: ResourceClaimTemplate) -> None:

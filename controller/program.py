@@ -198,7 +198,7 @@ class Controller:
         while not self._clock.sleep_until_set(self._stopping, TICK_S):
             try:
                 self._look_at_what_waits()
-                self.parts.waiting.tell_due()
+                self.parts.waiting.report_due()
                 self.parts.quota_reports.look()
                 self.parts.gatekeeper.forget_passed()
                 self.parts.workers.collect_garbage()

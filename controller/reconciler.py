@@ -66,7 +66,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A claim that the pod names does not exist: it will exist soon, or somebody has to create it."""
+    """A claim that the pod names does not exist: it will exist soon, or a person has to create it."""
 
     why: str
     pod: Pod | None = None
@@ -191,7 +191,7 @@ class Reconciler:
             self._wait_for_claim(step)
             return True
         if isinstance(step, HeldBack):
-            self._waiting.report(step.pod, "held", why_held(self._cluster.said(step.pod), step.wait), tell=True)
+            self._waiting.report(step.pod, "held", why_held(self._cluster.said(step.pod), step.wait), send=True)
             self._queue.add_after(key, step.wait.again_s - self._clock.monotonic())
             return True
         if isinstance(step, Nothing):
@@ -209,10 +209,10 @@ class Reconciler:
         waited_s = self._waiting.waited_s(pod)
         why, patience_s = step.why, MISSING_CLAIM_S
         if step.template is not None and waited_s >= MISSING_CLAIM_S and not self._may_exist(step.template):
-            why = no_template(step.template, self._templates_beside(step.template))
+            why = no_template(step.template, self._templates_in_namespace_of(step.template))
         elif step.template is not None:
             patience_s = GENERATED_S
-        self._waiting.report(pod, "claim-missing", why, tell=True, patience_s=max(patience_s - waited_s, 0.0))
+        self._waiting.report(pod, "claim-missing", why, send=True, patience_s=max(patience_s - waited_s, 0.0))
         for again_s in (MISSING_CLAIM_S - waited_s, self._templates.make_for(pod)):
             if again_s is not None and again_s > 0:
                 self._queue.add_after(pod.key, again_s)
@@ -224,7 +224,7 @@ class Reconciler:
             log.warning("a template cannot be looked up", template=template, error=str(error))
             return True
 
-    def _templates_beside(self, template: str) -> Collection[str]:
+    def _templates_in_namespace_of(self, template: str) -> Collection[str]:
         try:
             return self._templates.names(template.partition("/")[0])
         except KubeError as error:
@@ -315,7 +315,7 @@ class Reconciler:
         return decision
 
     def _write(self, step: Decided, allocation: Allocation) -> bool:
-        """Write a decision. Whatever happens, tell the cluster how its last write ended."""
+        """Write a decision. Whatever happens, the cluster learns how its last write ended."""
         end = RecordEvent.NO_ANSWER
         try:
             outcome = self._send(step, allocation)
@@ -341,12 +341,12 @@ class Reconciler:
             # The next decision completes what was written on that node, or takes it back. It can do better only once
             # the watch shows what changed.
             return False
-        self._tell(step.pod, allocation)
+        self._report(step.pod, allocation)
         self._look_for_ignored(step)
         return True
 
     def _wait_for_change(self, step: Decided) -> bool:
-        """Let the next decision say why a claim cannot be written; until a person changes it, nobody tries again."""
+        """Let the next decision say why a claim cannot be written; it is not tried again until a person changes it."""
         self._queue.add(step.pod.key)
         return True
 
@@ -369,7 +369,7 @@ class Reconciler:
             self._nomination.clear(nominated, allocation.node)
         return outcome
 
-    def _tell(self, pod: Pod, allocation: Allocation) -> None:
+    def _report(self, pod: Pod, allocation: Allocation) -> None:
         self._metrics.decisions.allocated_pods.inc()
         if allocation.is_scored:
             gpus = allocation.choice.together.bit_count()
@@ -398,16 +398,16 @@ class Reconciler:
         half_written = [claim for claim in claims if self._is_half_written(pod, claim)]
         missing = [claim for claim in claims if claim.status.allocation is None]
         at_once = self._cluster.only_we_can_serve(missing)
-        if half_written and (begun := self._cluster.begin_anew(half_written, at_once=at_once)):
-            # A write was cut off, and the remaining claims no longer fit beside what it wrote: start over.
+        if half_written and (begun := self._cluster.start_over(half_written, at_once=at_once)):
+            # A write was cut off, and the remaining claims no longer fit next to what it wrote: start over.
             log.warning("half-written decision is taken back", claims=list(begun))
         refused = decision.refusal if isinstance(decision, Behind) else decision
         if isinstance(refused, Refused):
             # A class that does not exist belongs to no other driver either: most likely its name is misspelt.
-            tell = refused.concerns_us or refused.kind is RefusalKind.CLASS_MISSING
-            self._waiting.report(pod, refused.kind.value, refused.text, tell=tell)
+            send = refused.concerns_us or refused.kind is RefusalKind.CLASS_MISSING
+            self._waiting.report(pod, refused.kind.value, refused.text, send=send)
         else:
-            self._waiting.report(pod, "no-node", lambda: self._explain(step), tell=True)
+            self._waiting.report(pod, "no-node", lambda: self._explain(step), send=True)
         self._wait_at_gate(pod, refused or decision)
         again_s = self._cluster.refused_until_s(claims)
         if again_s is not None:

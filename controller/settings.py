@@ -58,7 +58,7 @@ class ControllerSettings:
     )
     page_exporters: str = option(
         "",
-        help="exporters that the page asks about the GPUs when somebody opens a node: URL of the form "
+        help="exporters that the page asks about the GPUs when a user opens a node: URL of the form "
         "http://NAMESPACE[:PORT]/SELECTOR, or https, with the labels of their pods, for example "
         "http://gpu-system/app.kubernetes.io/component=exporter; port 9400 unless one is given; empty: none",
     )
@@ -86,8 +86,8 @@ class ControllerSettings:
         20, help="seconds for which a replica leads after its last renewal, the same for all replicas", least=14
     )
     # Writes mostly wait for the API server, 100 ms and more each while it is busy; decisions are made one by one. With
-    # 4 workers, pods wait for one and kube-scheduler tries them in vain meanwhile (`make bench-cluster`, 100 nodes, a
-    # busy machine: 12 pods bound per second; with 16: 33). Of the 32 connections the caches take about eight.
+    # 4 workers, pods wait for one and kube-scheduler tries them without success until then (`make bench-cluster`, 100
+    # nodes, a busy machine: 12 pods bound per second; with 16: 33). Of the 32 connections the caches take about eight.
     workers: int = option(16, help="number of pods whose claims are written at the same time", least=1)
     # kube-scheduler's own bounds: 15 minutes for a Permit plugin, then 10 minutes for volumes and for other drivers'
     # binding conditions side by side, and a minute for the rest.
@@ -101,7 +101,7 @@ class ControllerSettings:
     # nodes. From 1.35 on it also saves kube-scheduler the same write.
     nominate_above_nodes: int = option(
         500,
-        help="number of nodes above which kube-scheduler is told the node of the devices in the pod's "
+        help="number of nodes above which kube-scheduler learns the node of the devices in the pod's "
         "nominatedNodeName; 0: always, -1: never",
         least=-1,
     )

@@ -135,8 +135,8 @@ class Simulation:
         if claim.metadata.deletion_timestamp is not None:
             yield Outcome(claim.key, None, _being_deleted(claim.key))
             return
-        nobody = Pod(metadata=ObjectMeta(name="", namespace=claim.metadata.namespace))
-        yield from self._decide(nobody, None, (claim.key,))
+        no_pod = Pod(metadata=ObjectMeta(name="", namespace=claim.metadata.namespace))
+        yield from self._decide(no_pod, None, (claim.key,))
 
     def decide(self, pod: Pod) -> Iterator[Outcome]:
         """Decide for one pod, knowing all decisions before; yield what becomes of each claim without devices."""

@@ -227,7 +227,7 @@ def _shared(
         client=client,
         clock=given.clock,
         metrics=metrics,
-        events=EventRecorder(client, COMPONENT, given.clock, count=metrics.writes.told),
+        events=EventRecorder(client, COMPONENT, given.clock, count=metrics.writes.event_sent),
         queue=queue,
         work=LeaderQueue(queue),
         budgets=budgets,

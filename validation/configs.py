@@ -81,7 +81,8 @@ def _check_own(parameters: Field) -> None:
 
 
 def _check_interval(parameters: Field, strategy: SharingStrategy | None, interval: TimeSliceInterval) -> None:
-    """Warn of an interval beside another strategy. Without one, a class or the claim may say TimeSlicing elsewhere."""
+    """Warn of an interval together with another strategy. Without one, a class or the claim may say TimeSlicing
+    elsewhere."""
     if strategy not in (None, SharingStrategy.TIME_SLICING):
         _at(parameters, ("sharing", "interval"), interval.value).warn(
             f"an interval says nothing with strategy {strategy.value}", f"strategy {SharingStrategy.TIME_SLICING.value}"

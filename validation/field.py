@@ -62,7 +62,7 @@ class Field:
         self._add(Severity.ERROR, message, expected, cel, breach, is_of_key=is_of_key)
 
     def never(self, message: str, expected: str) -> None:
-        """Report that the API server accepts this value and nobody can fulfil it."""
+        """Report that the API server accepts this value and it can never be fulfilled."""
         self._add(Severity.ERROR, message, expected)
 
     def warn(self, message: str, expected: str, cel: CelPosition | None = None) -> None:

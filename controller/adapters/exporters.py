@@ -119,7 +119,7 @@ class ExporterAccessFiles:
             raise BadInputError(f"file {self._client_file} has tls_config, and the URL in page-exporters is not https")
         headers = {"Authorization": _authorization(login, self._client_file)} if login else {}
         if self._url.has_tls:
-            ca_file = _beside(self._client_file, tls.ca_file)
+            ca_file = _in_folder_of(self._client_file, tls.ca_file)
             trusted = (ca_file, _text(ca_file) if ca_file else "")
             if trusted != self._trusted:
                 self._tls = _trusting(*trusted) if ca_file else ssl.create_default_context()
@@ -146,7 +146,7 @@ class HttpExporters:
 
     @contextlib.contextmanager
     def _cut_off(self, target: tuple[str, int]) -> Iterator[socket.socket]:
-        """Yield a connection that ends after a while, whatever is done with it: the time-out of a socket begins anew
+        """Yield a connection that ends after a while, whatever is done with it: the time-out of a socket starts again
         with each byte. What it took to connect counts."""
         timeout_s = self._timeout_s
         deadline_s = self._clock.monotonic() + timeout_s
@@ -213,13 +213,15 @@ def _client_settings(path: str) -> _ClientSettings:
 
 
 def _authorization(login: _BasicAuth, path: str) -> str:
-    password = login.password or (_text(_beside(path, login.password_file)).strip() if login.password_file else "")
+    password = login.password or (
+        _text(_in_folder_of(path, login.password_file)).strip() if login.password_file else ""
+    )
     if not login.username or not password or (login.password and login.password_file):
         raise BadInputError(f"file {path}: basic_auth needs username, and either password or password_file, not empty")
     return "Basic " + base64.b64encode(f"{login.username}:{password}".encode()).decode()
 
 
-def _beside(path: str, name: str) -> str:
+def _in_folder_of(path: str, name: str) -> str:
     """Return the path of a file that another one names, as Prometheus reads it: relative to that one's folder."""
     return str(Path(path).parent / name) if name else ""
 

@@ -85,7 +85,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class NoFit:
-    """The pod fits on no node now. It may fit later without anybody acting. Allocator.explain() says why."""
+    """The pod fits on no node now. It may fit later by itself. Allocator.explain() says why."""
 
     short: bool = field(default=False, compare=False)
     """Whether more CPU, memory and the like on some node may be all that it needs."""
@@ -148,7 +148,7 @@ class Allocator:
     def reprice(self, inventory: Inventory, shares: tuple[int, int, int]) -> bool:
         """Let decisions weigh what a pod gains on a node against what others lose there, given the shares of GPUs that
         they ask for (Prices.shares). Return whether that changes anything: prices that are about right stay, because
-        other prices mean that all answers are worked out anew. Cost: a step for each bucket.
+        other prices mean that all answers are worked out again. Cost: a step for each bucket.
         """
         nodes: Counter[Box] = Counter()
         for kind, by_state in inventory.buckets.items():
@@ -195,7 +195,7 @@ class Allocator:
             decision = self._allocate(inventory, pod, claims, barred, tried, within, preempting=preempting)
         except OverdueError:
             work, what = self.effort.heaviest()
-            # A large cluster is nobody's fault; a selector that takes this long is its author's fault.
+            # A selector that takes this long is its author's fault; a large cluster is not.
             goes_on = work is Work.DEVICES and self._rounds.is_under_way(name)
             return too_long(inventory, pod, claims, work, what, goes_on=goes_on)
         self._rounds.forget(name)
@@ -253,7 +253,7 @@ class Allocator:
             if refused is None:
                 refused = selector_failure(inventory, demand, combination, answers, self.selectors, self._names)
         if is_round_over and refused is None:
-            raise OverdueError  # each node was asked, but not all at one moment: begin anew
+            raise OverdueError  # each node was asked, but not all at one moment: start over
         return NoFit(demand.filter.is_short, gpus, amounts) if refused is None else refused
 
     def explain(
@@ -371,7 +371,7 @@ class Allocator:
             return None
         if not kin.siblings and kin.left is None and inventory.cliques.is_empty:
             return None
-        order = self.engine.order([Demand(*told) for told in zip(question.counts, question.policies, strict=True)])
+        order = self.engine.order([Demand(*one) for one in zip(question.counts, question.policies, strict=True)])
         return FamilyPreference(inventory, kin, question.count, order, lambda kind: answers.of_kind(kind).present)
 
     def _each_rules(self, inventory: Inventory, demand: PodDemand) -> Iterator[NodeRules]:

@@ -66,7 +66,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Unsatisfied:
-    """The pod fits on no node now. It may fit later without anybody acting, unless `never` says otherwise."""
+    """The pod fits on no node now. It may fit later by itself, unless `never` says otherwise."""
 
     nodes: int
     """How many nodes there are."""

@@ -1,8 +1,8 @@
 """What the claims of a pod ask for, or why that cannot be known: read once for each content.
 
-Whether users are told that their claims wait is a separate question (`concerns_us`): only if the class is named like
-the driver or its selectors name it, or class or claim have an opaque config for it, so that users of other drivers are
-not bothered.
+Whether users get an Event when their claims wait is a separate question (`concerns_us`): only if the class is named
+like the driver or its selectors name it, or class or claim have an opaque config for it, so that users of other drivers
+are not bothered.
 
 Decisions come back to the same claims, and a template makes thousands of claims that ask for the same. So what a spec
 says is kept by the digest of its text, and next to it what it says together with the classes that it names
@@ -46,7 +46,7 @@ from dracaena.controller.allocation.missing_classes import MissingClasses
 
 
 class RefusalKind(Enum):
-    """Why no decision is possible until somebody changes something; values are metric labels."""
+    """Why no decision is possible until a person changes something; values are metric labels."""
 
     CLASS_MISSING = "class-missing"
     CONFIG_BROKEN = "config-broken"
@@ -70,7 +70,7 @@ class Refused:
     kind: RefusalKind
     text: str
     concerns_us: bool
-    """Whether the pod's user expects our driver, and is therefore told."""
+    """Whether the pod's user expects our driver, and therefore gets Events."""
     goes_on: bool = False
     """For the kind TOO_LONG: whether the next attempt begins with nodes that no earlier one has asked."""
 
@@ -454,8 +454,8 @@ def _with_classes(
 
 def _gpu_configs(driver: str, spec: Claim, device_class: legal.ClassRequirements) -> GpuConfigs:
     """Return the configs that apply to the requests of a class: what a claim says counts before its class."""
-    told = (*device_class.configs, *spec.configs)
-    return [(one.requests, one.parameters) for one in told if one.driver == driver]
+    configs = (*device_class.configs, *spec.configs)
+    return [(one.requests, one.parameters) for one in configs if one.driver == driver]
 
 
 class _ContradictionError(Exception):

@@ -28,7 +28,7 @@ from dracaena.controller.allocation.request import ClaimDemand, RequestDemand
 from dracaena.controller.allocation.score.box import Box, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.node_state import NodePool, claim_holder, holdings_beside
+from dracaena.controller.allocation.state.node_state import NodePool, claim_holder, holdings_besides_gpus
 from dracaena.controller.allocation.walk.answers import Census
 from dracaena.controller.allocation.walk.judgements import NodeChoice
 from dracaena.controller.allocation.walk.pod_demand import Combination
@@ -95,17 +95,17 @@ class Allocation:
 
     def _shares_in_words(self) -> str:
         """Say which shares it has; "" if no amounts were asked for."""
-        told = Counter(
+        counts = Counter(
             amounts_in_words(result.consumed_capacity)
             for place, entry in enumerate(self.claims)
             for result in entry.results
             if result.share_id is not None and (place, result.request) in self.shared
         )
-        shares = ", ".join(f"{count} × {words}" if count > 1 else words for words, count in told.items())
+        shares = ", ".join(f"{count} × {words}" if count > 1 else words for words, count in counts.items())
         if not shares:
             return ""
-        what = "a share of" if told.total() == 1 else "shares of"
-        return f"{what} {shares}" + (", beside others" if self.has_joined else "")
+        what = "a share of" if counts.total() == 1 else "shares of"
+        return f"{what} {shares}" + (", next to others" if self.has_joined else "")
 
     @property
     def worst_link(self) -> str:
@@ -132,7 +132,7 @@ class Allocation:
             for config in claim.configs
             if config.get("opaque", {}).get("driver") == self.driver
         )
-        return holdings_beside(claim.claim.metadata.uid, claim.results, self.driver, configs)
+        return holdings_besides_gpus(claim.claim.metadata.uid, claim.results, self.driver, configs)
 
 
 def make_allocation(

@@ -1,1 +1,1 @@
-"""What users are told in Kubernetes Events."""
+"""Kubernetes Events for users."""

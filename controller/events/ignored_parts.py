@@ -13,7 +13,7 @@ from dracaena.controller.ports import EventSink
 
 MAX_PODS: Final = 10_000
 """Pods remembered as looked at, about 1 MB: those that wait. The one looked at longest ago is dropped first; at worst
-its user is told again, on the same Event."""
+the same Event is sent again."""
 
 
 class IgnoredParts:

@@ -36,7 +36,7 @@ class QuotaReports:
         self._namespace, self._is_leading = namespace, is_leading
         self._series: set[tuple[str, QuotaItem]] = set()
         self._logged: dict[str, str] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def look(self) -> None:
         """Measure the quotas as they are now, and report each mistake once. A fault of ours in one namespace's report
@@ -51,18 +51,18 @@ class QuotaReports:
         self._logged = problems
         if self._is_leading():
             for name, problem in problems.items():
-                if self._told.get(name) != problem:
-                    self._tell(name, problem)
-            self._told = problems
+                if self._reported.get(name) != problem:
+                    self._report(name, problem)
+            self._reported = problems
 
-    def _tell(self, name: str, problem: str) -> None:
+    def _report(self, name: str, problem: str) -> None:
         try:
             subject = self._namespace(name)
             if subject is not None:
                 text = f"The quota annotation cannot be read; the last valid quota stays in force. {problem}"
                 self._events.record(subject, "Warning", EVENT_REASON, text)
         except Exception:  # one namespace's trouble must not keep the others from being reported
-            log.exception("fault in the controller, the mistake in a quota is not told", namespace=name)
+            log.exception("fault in the controller, the mistake in a quota is not reported", namespace=name)
 
     def _measure(self, states: tuple[QuotaState, ...]) -> None:
         every = [(state.namespace, one, *amounts) for state in states for one, amounts in state.limits.items()]

@@ -14,7 +14,7 @@ from dracaena.controller.ports import EventSink
 
 EVENT_REASON: Final = "SliceNotUnderstood"
 
-MAX_TOLD: Final = 8
+MAX_REPORTED: Final = 8
 """Different texts reported about one driver while we lead. A newer driver has the same fields on every node."""
 
 
@@ -31,7 +31,7 @@ class SliceReports:
         self._lock = threading.Lock()
         self._slices: dict[str, tuple[ResourceSlice, str]] = {}  # by name, with what is said of it
         self._counts: Counter[str] = Counter()  # of these by driver
-        self._told: set[tuple[str, str]] = set()  # driver, text; since we lead
+        self._reported: set[tuple[str, str]] = set()  # driver, text; since we lead
 
     def changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         """Take in a change of a slice. Cost: O(devices)."""
@@ -47,25 +47,25 @@ class SliceReports:
                 self._slices[new.metadata.name] = new, text
                 self._count(new.spec.driver, 1)
         if new is not None and text and self._is_leading():
-            self._tell(new, text)
+            self._report(new, text)
 
     def begin(self) -> None:
         """Report what there is, because we lead from now on."""
         with self._lock:
             known = sorted(self._slices.items())
         for _, (one, text) in known:
-            self._tell(one, text)
+            self._report(one, text)
 
     def _count(self, driver: str, change: int) -> None:
         self._counts[driver] += change
         self._metrics.watches.not_understood_slices.labels(driver).set(self._counts[driver])
 
-    def _tell(self, subject: ResourceSlice, text: str) -> None:
+    def _report(self, subject: ResourceSlice, text: str) -> None:
         driver = subject.spec.driver
         with self._lock:
-            told = Counter(name for name, _ in self._told)[driver]
-            if (driver, text) in self._told or told >= MAX_TOLD:
+            reported = Counter(name for name, _ in self._reported)[driver]
+            if (driver, text) in self._reported or reported >= MAX_REPORTED:
                 return
-            self._told.add((driver, text))
+            self._reported.add((driver, text))
         message = f"Dracaena allocates nothing that it does not understand. {text}. Upgrade Dracaena to use it"
         self._events.record(subject, "Warning", EVENT_REASON, message)

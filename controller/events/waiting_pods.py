@@ -1,4 +1,5 @@
-"""Keeps track of the pods whose claims cannot be allocated now, and tells their users why, but not too often."""
+"""Keeps track of the pods whose claims cannot be allocated now, and sends their users Events with the reason, not too
+often."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ SHORTEST_GAP_S: Final = 10.0
 Events are for people."""
 
 REPEAT_S: Final = 300.0
-"""An unchanged reason is told again after this time, so that `kubectl describe` shows that it still holds."""
+"""An unchanged reason is sent again after this time, so that `kubectl describe` shows that it still holds."""
 
-MAX_TOLD: Final = 10
-"""Pods whose reason is worked out and told between two calls of tell_due(), that is, per second: half of the Events
+MAX_REPORTED: Final = 10
+"""Pods whose reason is worked out and sent between two calls of report_due(), that is, per second: half of the Events
 that kube.events writes. Working out a reason, which equal pods share, takes some milliseconds at 5,000 nodes, in which
-no decision is made, so most of the time is left for decisions. Pods that were told longest ago come first: of 1,000
-waiting pods the last is told after 100 s."""
+no decision is made, so most of the time is left for decisions. Pods whose last Event is oldest come first: of 1,000
+waiting pods the last gets one after 100 s."""
 
 TELL_S: Final = 0.1
 """The most that working out reasons may take per second: it needs the same lock as decisions."""
@@ -45,9 +46,9 @@ class _Waiting:
     pod: Pod
     reason: str
     why: Why
-    tell: bool
-    tell_from_s: float
-    """Steady time before which nothing is told."""
+    send: bool
+    send_from_s: float
+    """Steady time before which no Event is sent."""
     since_s: float
     """Steady time at which the pod was first reported."""
     stale: bool = True
@@ -69,34 +70,34 @@ class WaitingPods:
         self._lock = threading.Lock()
         self._by_key: dict[str, _Waiting] = {}
         self._counts: Counter[str] = Counter()
-        self._may_tell = MAX_TOLD
+        self._may_send = MAX_REPORTED
         self._telling_s = 0.0
 
-    def report(self, pod: Pod, reason: str, why: Why, *, tell: bool, patience_s: float = 0.0) -> None:
-        """Note that a pod waits. `reason` is short, for metrics; `why` is for people, and only told when `tell` is set.
+    def report(self, pod: Pod, reason: str, why: Why, *, send: bool, patience_s: float = 0.0) -> None:
+        """Note that a pod waits. `reason` is short, for metrics; `why` is for people, and only sent when `send` is set.
 
-        `patience_s`: the reason is told only if it still holds after this time. tell_due() tells it then, as well as
-        the reasons that exceed MAX_TOLD pods in a second. A `why` that has to be worked out is called here or in
-        tell_due(), with no lock held.
+        `patience_s`: the reason is sent only if it still holds after this time. report_due() sends it then, as well as
+        the reasons that exceed MAX_REPORTED pods in a second. A `why` that has to be worked out is called here or in
+        report_due(), with no lock held.
         """
         with self._lock:
             known = self._by_key.get(pod.key)
             if known is not None:
                 self._count(known.reason, -1)
             now_s = self._clock.monotonic()
-            tell_from_s = now_s + patience_s
+            send_from_s = now_s + patience_s
             if known is None or known.pod.metadata.uid != pod.metadata.uid:
-                known = self._by_key[pod.key] = _Waiting(pod, reason, why, tell, tell_from_s, now_s)
+                known = self._by_key[pod.key] = _Waiting(pod, reason, why, send, send_from_s, now_s)
             elif _differ((known.reason, known.why), (reason, why)):
-                known.tell_from_s = tell_from_s
+                known.send_from_s = send_from_s
             if known.reason != reason:
                 known.explained_s = None
-            known.pod, known.reason, known.why, known.tell, known.stale = pod, reason, why, tell, True
+            known.pod, known.reason, known.why, known.send, known.stale = pod, reason, why, send, True
             self._count(reason, 1)
-            due = self._is_due(known) and self._may_tell > 0 and self._telling_s < TELL_S
-            self._may_tell -= due
+            due = self._is_due(known) and self._may_send > 0 and self._telling_s < TELL_S
+            self._may_send -= due
         if due:
-            self._tell(known)
+            self._send(known)
 
     def waited_s(self, pod: Pod) -> float:
         """Return for how many seconds a pod has been known to wait; 0 when it does not."""
@@ -133,22 +134,22 @@ class WaitingPods:
             return 0.0
         return max((self._clock.now() - datetime.fromisoformat(oldest)).total_seconds(), 0.0)
 
-    def tell_due(self) -> None:
+    def report_due(self) -> None:
         """Tell the reasons that were held back; call it about once a second."""
         with self._lock:
             due = [waiting for waiting in self._by_key.values() if self._is_due(waiting)]
             due.sort(key=_explained_longest_ago)
-            self._may_tell = MAX_TOLD - len(due[:MAX_TOLD])
+            self._may_send = MAX_REPORTED - len(due[:MAX_REPORTED])
             self._telling_s = 0.0
-        for waiting in due[:MAX_TOLD]:
+        for waiting in due[:MAX_REPORTED]:
             if self._telling_s >= TELL_S:
-                break  # next time the others come first, as they were told longest ago
-            self._tell(waiting)
+                break  # next time the others come first, as their last Event is oldest
+            self._send(waiting)
 
     def _is_due(self, waiting: _Waiting) -> bool:
-        """Whether there may be a reason to tell now."""
+        """Whether there may be a reason to send now."""
         now_s = self._clock.monotonic()
-        if now_s < waiting.tell_from_s:
+        if now_s < waiting.send_from_s:
             return False
         if waiting.explained_s is not None and now_s - waiting.explained_s < SHORTEST_GAP_S:
             return False
@@ -156,7 +157,7 @@ class WaitingPods:
             return True
         return now_s - waiting.told_s >= (SHORTEST_GAP_S if waiting.stale else REPEAT_S)
 
-    def _tell(self, waiting: _Waiting) -> None:
+    def _send(self, waiting: _Waiting) -> None:
         with self._lock:
             reason, why = waiting.reason, waiting.why
             waiting.stale, waiting.explained_s = False, self._clock.monotonic()
@@ -170,7 +171,7 @@ class WaitingPods:
             if text == waiting.told_text and now_s - waiting.told_s < REPEAT_S:
                 return
             waiting.told_text, waiting.told_s = text, now_s
-            if waiting.tell:
+            if waiting.send:
                 log.info("pod waits", pod=waiting.pod.key, reason=waiting.reason, why=text)
                 self._events.record(waiting.pod, "Warning", EVENT_REASON, text, latest=True)
             else:

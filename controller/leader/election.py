@@ -247,7 +247,7 @@ class Election:
                 return f"ending: {self._lost}"
             if self._held is None:
                 holder = self._seen.holder_identity if self._seen is not None else None
-                return f"standing by, {holder or 'nobody'} leads"
+                return f"standing by, {holder or 'no instance'} leads"
             why_not = self._why_not()
             return "leading" if why_not is None else f"leading, but not writing: {why_not}"
 
@@ -369,7 +369,7 @@ class Election:
         if fresh is None or fresh.metadata.uid != held.lease.metadata.uid:
             self._lose("the Lease was deleted")
         elif fresh.spec.holder_identity != self._identity:
-            self._lose(f"the Lease is held by {fresh.spec.holder_identity or 'nobody'}")
+            self._lose(f"the Lease is held by {fresh.spec.holder_identity or 'no instance'}")
         else:
             with self._lock:
                 self._held = _Held(fresh, held.sent, held.begin_s)

@@ -30,7 +30,7 @@ class SeenOnce(Protocol):
         ...
 
 
-class ListedAnew(Protocol):
+class Relisted(Protocol):
     """The cache of claims."""
 
     def begin_list(self) -> None:
@@ -53,7 +53,7 @@ class Turn(Protocol):
 def wait_to_lead(
     caches: Sequence[SeenOnce],
     leadership: Turn | None,
-    claims: ListedAnew,
+    claims: Relisted,
     *,
     stopping: Callable[[], bool],
     seen_once: Callable[[], None] = lambda: None,

@@ -228,7 +228,7 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
         if record.unreserved_s is None:
             return changed
         # A pod reserved it again and may be about to be bound. It keeps the allocation, and its time to get bound
-        # starts anew.
+        # starts fresh.
         return replace(changed, allocated_s=now_s, at_once=False, taken_from=frozenset())
     if record.unreserved_s is not None and is_same:
         return changed
@@ -280,13 +280,13 @@ def doubt_stale_binds(
 def heal(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
     """Return the record after the server showed a state that the table does not allow: the record starts over from that
     state, and everything held before is at rest."""
-    anew = first_record(claim, now_s)
+    fresh = first_record(claim, now_s)
     rest = _with_rest(record)
     known = tuple(Doubt(doubt.pod, min(doubt.since_s, now_s)) for doubt in record.doubts)
-    doubts = _joined((*known, *anew.doubts), (Doubt(pod, now_s) for pod in users_of(record.shown)))
-    is_free = anew.phase is Phase.FREE and bool(rest) and bool(doubts)
-    phase = Phase.RESTING if is_free else anew.phase
-    return replace(anew, phase=phase, doubts=doubts, rest=rest if doubts else (), rested_s=now_s)
+    doubts = _joined((*known, *fresh.doubts), (Doubt(pod, now_s) for pod in users_of(record.shown)))
+    is_free = fresh.phase is Phase.FREE and bool(rest) and bool(doubts)
+    phase = Phase.RESTING if is_free else fresh.phase
+    return replace(fresh, phase=phase, doubts=doubts, rest=rest if doubts else (), rested_s=now_s)
 
 
 def _with_rest(record: ClaimRecord) -> tuple[ResourceClaim, ...]:

@@ -22,7 +22,7 @@ class Phase(Enum):
     IN_DOUBT = "in doubt"
     """That write got no answer: it may still land."""
     ALLOCATED = "allocated"
-    """The server shows an allocation that is reserved, whoever wrote it."""
+    """The server shows an allocation that is reserved, by any writer."""
     DROPPING = "dropping"
     """The allocation is being taken back: a write that drops the reservation is under way."""
     UNRESERVED = "unreserved"

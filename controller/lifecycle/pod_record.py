@@ -180,12 +180,12 @@ def preempt_later(record: PodRecord, now_s: float, now: datetime, growth: Growth
     return replace(record, no_preemption=_grown(record.no_preemption, now_s, now, growth))
 
 
-def begin_wait_to_preempt_anew(record: PodRecord, now_s: float, now: datetime, growth: Growth) -> PodRecord:
+def restart_wait_to_preempt(record: PodRecord, now_s: float, now: datetime, growth: Growth) -> PodRecord:
     """Return the record of a pod whose back-off before preemption restarts with the same length."""
     return replace(record, no_preemption=_again(max(record.no_preemption.tries, 1), now_s, now, growth))
 
 
-def begin_wait_anew(record: PodRecord, node: str, now_s: float, now: datetime, growth: Growth) -> PodRecord:
+def restart_wait(record: PodRecord, node: str, now_s: float, now: datetime, growth: Growth) -> PodRecord:
     """Return the record of a pod whose back-off for a node restarts with the same length; where it has none for this
     node, the back-off for all nodes restarts."""
     wait = record.left_out.get(node)

@@ -56,7 +56,7 @@ def standing(doubts: Iterable[Doubt], unbound: Unbound, now_s: float, bounds: Bo
     """Return which of a claim's doubts still stand. Cost: a step for each doubt, and one for each pod if there is one
     about any of them.
 
-    Because our watch of pods may lag, a doubt about any other pod stands too, until the claim's record is told that the
+    Because our watch of pods may lag, a doubt about any other pod stands too, until the claim's record learns that the
     pod is gone (claim_record.settle). A doubt about no pod in particular stands until the watch must have shown all
     pods that it may be about.
     """

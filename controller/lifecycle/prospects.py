@@ -146,5 +146,5 @@ def _knew(now: Situation, allocated_s: float) -> bool:
 
 def _others_may_do(pod: PodRecord) -> bool:
     """Return whether another node may do. An Unschedulable verdict that names no such node means that no node would do,
-    whoever gets which devices."""
+    for any division of the devices."""
     return pod.said is not None and (pod.said.others_would_do or pod.said.reason != UNSCHEDULABLE)

@@ -129,7 +129,7 @@ def next_step(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds,
     step = _about_what_is_shown(record, naming, now_s, bounds, ours=ours)
     if not record.rest or record.phase not in SHOWN or not (step is None or isinstance(step, Look)):
         return step
-    rests = _settle(record.doubts, naming, now_s, bounds)  # the claim was allocated anew while something rests
+    rests = _settle(record.doubts, naming, now_s, bounds)  # the claim was allocated again while something rests
     if isinstance(step, Look) and isinstance(rests, Look):
         return Look(min(step.in_s, rests.in_s))
     return rests or step

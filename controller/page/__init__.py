@@ -1,1 +1,1 @@
-"""The controller's page: who may look, what is served, and when it is made anew."""
+"""The controller's page: who may look, what is served, and when it is made again."""

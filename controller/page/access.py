@@ -2,7 +2,7 @@
 
 Users of the web-config file have a password that was chosen for this page: they see all names. A bearer token is
 checked with the API server: a token that it accepts lets its owner in, who sees the names of the namespaces whose pods
-they may list. While the server does not answer, no token lets anybody in.
+they may list. While the server does not answer, no token is accepted.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Reviews(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Somebody who may look."""
+    """A user who may look."""
 
     identity: Identity | None
     """None: they see all names."""
@@ -231,7 +231,7 @@ class Access:
         wanted: Callable[[], bool],
         then: Then,
     ) -> None:
-        def decided(right: bool) -> None:  # noqa: FBT001 - the one thing that it is told
+        def decided(right: bool) -> None:  # noqa: FBT001 - its one input
             then(EVERYTHING if right else _nobody(users))
 
         if not self._passwords.check(users, authorization, address, wanted=wanted, then=decided):
@@ -305,5 +305,5 @@ def token_refused() -> HttpAnswer:
 
 def _nobody(users: Mapping[str, bytes]) -> HttpAnswer:
     what = "a user and its password, or a bearer token of the cluster," if users else "a bearer token of the cluster"
-    # A browser itself asks for user and password when it is told Basic; the page asks for a token.
+    # A browser itself asks for user and password when it is offered Basic; the page asks for a token.
     return text_answer(401, f"{what} is needed", ("WWW-Authenticate", "Basic" if users else "Bearer"))

@@ -81,7 +81,7 @@ MOST_DIGITS: Final = 12
 
 MOST_NAMESPACES: Final = 240
 """Namespaces of waiting pods, the longest wait first, that are asked about for the summary: ten answers' worth, so that
-the page, which asks anew every second, knows them all after ten seconds."""
+the page, which asks again every second, knows them all after ten seconds."""
 
 JSON: Final = "application/json"
 
@@ -111,7 +111,7 @@ class _Key:
     viewer: Viewer
     path: str
     fields: tuple[tuple[str, str], ...]
-    """Only the fields that the path reads: otherwise the same request in other words would be answered anew."""
+    """Only the fields that the path reads: otherwise the same request in other words would be answered again."""
 
     def value(self, name: str) -> str:
         return dict(self.fields).get(name, "")
@@ -322,11 +322,11 @@ class PageEndpoint:
         name = key.value("node")
         if self._source.use is None or name not in newest.snapshot.pages:
             return text_answer(404, "no exporter is asked about such a node")
-        told = self._source.use.of(name)
-        if isinstance(told, str):
-            return _json({**no_use_view(name, told), "unasked": 0})
-        seen = self._seen(key, sorted({use.namespace for use in told.uses}))
-        return _json({**use_view(name, told, seen.sight), "unasked": seen.unasked})
+        answer = self._source.use.of(name)
+        if isinstance(answer, str):
+            return _json({**no_use_view(name, answer), "unasked": 0})
+        seen = self._seen(key, sorted({use.namespace for use in answer.uses}))
+        return _json({**use_view(name, answer, seen.sight), "unasked": seen.unasked})
 
     def _pod(self, key: _Key, newest: Numbered) -> HttpAnswer:
         namespace, name = key.value("namespace"), key.value("name")

@@ -1,4 +1,4 @@
-"""The clients that follow the page by server-sent events: each is told the number of each new snapshot, and requests
+"""The clients that follow the page by server-sent events: each gets the number of each new snapshot, and requests
 what it shows. So an event contains no names and is the same for all."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Followers:
     def tell(self, number: int) -> None:
         """Tell all clients the number of the newest snapshot.
 
-        A client that came at the moment of a change may have missed it, so the number has to be told now and then.
+        A client that came at the moment of a change may have missed it, so the number has to be sent now and then.
         """
         with self._lock:
             replies = list(self._replies)

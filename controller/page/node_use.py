@@ -1,4 +1,4 @@
-"""Asks a node's exporter what its GPUs do, while somebody looks at that node."""
+"""Asks a node's exporter what its GPUs do, while a user looks at that node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class _KeptAnswer:
     until_s: float
-    told: NodeUses | str
+    answer: NodeUses | str
 
 
 class NodeUse:
@@ -50,13 +50,13 @@ class NodeUse:
         now_s = self._clock.monotonic()
         known = self._known.pop(node, None)
         if known is None or known.until_s <= now_s:
-            told = self._ask(node)
-            kept_s = FAILED_S if isinstance(told, str) else FRESH_S
-            known = _KeptAnswer(self._clock.monotonic() + kept_s, told)
+            answer = self._ask(node)
+            kept_s = FAILED_S if isinstance(answer, str) else FRESH_S
+            known = _KeptAnswer(self._clock.monotonic() + kept_s, answer)
         self._known[node] = known
         if len(self._known) > MOST_NODES:
             self._known.popitem(last=False)
-        return known.told
+        return known.answer
 
     def _ask(self, node: str) -> NodeUses | str:
         try:

@@ -31,7 +31,7 @@ FIRST_TIMEOUT_S: Final = 8.0
 """How long an answer waits for the first snapshot: less than a client waits for its answer."""
 
 BEAT_S: Final = 15.0
-"""How often followers are told the number while nothing changes: sooner than proxies close a silent connection."""
+"""How often followers get the number while nothing changes: sooner than proxies close a silent connection."""
 
 log = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""Charges work to whoever caused it."""
+"""Charges work to the pod or claim that caused it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dracaena.process.clock import Clock
 
 @dataclass(slots=True)
 class Charge:
-    """Work under way, for whoever does it."""
+    """Work under way."""
 
     gave_devices: bool = False
     """Whether a pod got devices by it."""
 
 
 class Charging:
-    """Measures work by the processor time of its thread, so that nobody pays for waiting. Safe to use from many
+    """Measures work by the processor time of its thread, so that waiting is free. Safe to use from many
     threads."""
 
     def __init__(self, queue: WorkQueue, budgets: TimeBudgets, clock: Clock) -> None:

@@ -48,7 +48,7 @@ class _Line:
     answer: str
     """The last answer to the first pod; empty when it fits on no node now."""
     refusal: Refused | None = None
-    """What the first pod was told, if its quota was the reason."""
+    """What was last reported to the first pod, if its quota was the reason."""
     members: list[tuple[Turn, str]] = field(default_factory=list)
     """A heap of turns and keys. The entry of a pod that has left the line is stale."""
     count: int = 0
@@ -100,8 +100,8 @@ class WaitingLines:
         return first is not None and first[0] < turn
 
     def refusal(self, shape: bytes) -> Refused | None:
-        """Return what the first pod of a line was told, if its quota was the reason: it holds for all pods of the
-        line."""
+        """Return what was last reported to the first pod of a line, if its quota was the reason: it holds for all pods
+        of the line."""
         line = self._lines.get(shape)
         return None if line is None else line.refusal
 
@@ -121,7 +121,8 @@ class WaitingLines:
         If the pod's request has changed, this is the first pod of the line that it leaves. If the pod is the first of
         its line and the answer differs from the last one, it is all pods behind it, because their answer changes too.
         `reach` is called if all nodes were tried; pass None if only changed nodes were. `is_short`: whether more CPU
-        and the like may help on a node that was tried. `refusal`: what the pod is told, if its quota is the reason.
+        and the like may help on a node that was tried. `refusal`: what is reported to the pod, if its quota is the
+        reason.
         """
         known = self.standing.get(key)
         woken = self.leave(key) if known is not None and (known.shape, known.turn) != (shape, turn) else ()
@@ -163,7 +164,7 @@ class WaitingLines:
         return (following[1],) if was_first and following is not None else ()
 
     def wait_for(self, key: str, changes: Mapping[Change, PodCount | None], *, other_devices: bool) -> None:
-        """Let the line of a pod that was tried in vain wait for any of these changes, and for no others; with
+        """Let the line of a pod that was tried without success wait for any of these changes, and for no others; with
         `other_devices` also for what other drivers publish or release. It waits until it is empty, whichever of its
         pods comes first. Cost: one step per change."""
         shape = self.standing[key].shape

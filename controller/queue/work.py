@@ -16,7 +16,7 @@ _CLAIM: Final = "resourceclaim "
 BOUND_TURN: Final = (float("-inf"), 0)
 CLAIMS_TURN: Final = (float("-inf"), 1)
 """Pods on a node come before claims, and claims before all waiting pods; but not with the very first turn (), whose
-keys never rest and come behind nobody: any user may make pods on a node, and change a claim."""
+keys never rest and are never put behind others: any user may make pods on a node, and change a claim."""
 
 
 class LeaderQueue:

@@ -22,7 +22,7 @@ class Behind:
     for this pod."""
 
     refusal: Refused | None = None
-    """What that pod was told, if its quota is the reason why it waits."""
+    """What was reported to that pod, if its quota is the reason why it waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -504,7 +504,7 @@ class Cluster:
     def attend(self, pod: Pod) -> TakenBack | Nudge | float | None:
         """See whether a pod whose claims are all allocated gets bound (Upkeep.attend)."""
         now_s, now = self._clock.monotonic(), self._clock.now()
-        return self._state.upkeep.attend(pod, now_s, now, others_wait=self._state.decisions.anybody_waits)
+        return self._state.upkeep.attend(pod, now_s, now, others_wait=self._state.decisions.has_waiting_pods)
 
     @locked
     def only_we_can_serve(self, claims: Iterable[ResourceClaim]) -> bool:
@@ -514,9 +514,9 @@ class Cluster:
         return any(not tolerates_anything(one) and any(map(meant, classes_asked_for(one))) for one in claims)
 
     @locked
-    def begin_anew(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
-        """Take back allocations that are in the way of their own pod (Upkeep.begin_anew)."""
-        return self._state.upkeep.begin_anew(claims, at_once=at_once)
+    def start_over(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
+        """Take back allocations that are in the way of their own pod (Upkeep.start_over)."""
+        return self._state.upkeep.start_over(claims, at_once=at_once)
 
     @locked
     def held(self, pod: Pod) -> Wait | None:

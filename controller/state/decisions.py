@@ -113,7 +113,7 @@ class Decisions:
             known = self._lines.standing.get(pod.key)
             if known is not None and known.turn != pod_turn:  # its group gave up: it must not stand behind itself
                 self.leave(pod.key)
-            if self.anybody_waits and self._lines.is_behind(pod_shape, pod_turn):
+            if self.has_waiting_pods and self._lines.is_behind(pod_shape, pod_turn):
                 self._ask_again(self._lines.put(pod.key, pod_shape, pod_turn, ""))
                 return Behind(self._lines.refusal(pod_shape))
             not_here = {**self._kept_for_another(pod, claims), **barred}
@@ -128,10 +128,10 @@ class Decisions:
                 with suppress(OverdueError):  # the next keep_for_starving() has a deadline of its own
                     self._consider(pod, claims, pod_shape, barred, now_s)
                     if isinstance(decision, NoFit) and pod.metadata.namespace in self._quotas.by_namespace:
-                        told = self._forecasts.refusal(
+                        refusal = self._forecasts.refusal(
                             pod, claims, pod_shape, self._barred_alone(pod, claims, now_s), decision, now_s
                         )
-                        decision = told or decision
+                        decision = refusal or decision
             if isinstance(decision, NoFit | Refused):
                 self._let_wait(request, decision, only_changed=changed is not None)
             else:
@@ -236,7 +236,7 @@ class Decisions:
         return refused is not None and not (isinstance(refused, LacksRoomToo) and refused.used_up)
 
     @property
-    def anybody_waits(self) -> bool:
+    def has_waiting_pods(self) -> bool:
         """Whether some pod fits nowhere now."""
         return bool(self._lines.standing)
 
@@ -361,7 +361,7 @@ class Decisions:
         was_deferred = pod.key in self._deferred
         self._deferred.discard(pod.key)
         has_place = pod.spec.node_name or any(claim.status.allocation is not None for claim in claims)
-        is_next = was_deferred or has_place or not self.anybody_waits
+        is_next = was_deferred or has_place or not self.has_waiting_pods
         changed = NOWHERE if is_next else self._lines.changed_for_earlier(request.turn)
         if not changed:
             return None if changed is None else {}
@@ -419,7 +419,7 @@ class Decisions:
         return (known for key in waiting if (known := self._records.refusal(key, now_s)) is not None)
 
     def _newest(self, claims: Iterable[ResourceClaim]) -> tuple[ResourceClaim, ...]:
-        """Return claims in their newest versions, where these mean the same: such a change wakes nobody."""
+        """Return claims in their newest versions, where these mean the same: such a change wakes no pod."""
         records = ((claim, self._records.claim(claim.key)) for claim in claims)
         return tuple(
             record.shown if record is not None and means_the_same(claim, record.shown) else claim

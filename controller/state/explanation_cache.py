@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 EXPLANATION_S: Final = 1.0
-"""How long a reason is reused for pods that ask for the same; each pod is told at most once in ten seconds."""
+"""How long a reason is reused for pods that ask for the same; each pod gets it at most once in ten seconds."""
 
 MAX_EXPLANATIONS: Final = 1_000
 """Remembered reasons, at most about 1 MB."""

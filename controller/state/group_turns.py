@@ -269,7 +269,7 @@ class GroupTurns:
 
     def _before(self, pod: Pod, group: str) -> Iterator[First]:
         """Yield who comes first before a pod's group: who has an earlier place, and before a group that its quota stops
-        whoever comes first among all."""
+        the pod that comes first among all."""
         is_held_up = group in self._held_up
         for first in self._first_for(group):
             if first.place < self._place(pod, group) or (is_held_up and first is self.first):
@@ -283,7 +283,7 @@ class GroupTurns:
         return frozenset(key for key, past in self._past.items() if now_s - past.gave_up_s < GIVE_UP_S)
 
     def _left_by(self, before: Mapping[str, First]) -> Scope:
-        """Return the nodes that are kept for nobody now, or for another group than before."""
+        """Return the nodes that are kept for no group now, or for another group than before."""
         left: set[str] = set()
         for contest, first in before.items():
             now = self._first.get(contest)

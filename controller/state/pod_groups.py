@@ -10,9 +10,9 @@ from dracaena.controller.lifecycle.pod_record import is_unbound
 
 
 class PodGroups:
-    """Kept up to date at each change of a pod and of what its claims have, so that nobody has to look at a whole group
-    to learn about one of its pods. Only pods that name claims count. Part of its owner, and used under the owner's
-    lock. Cost: O(1) per call, and a look at a pod's claims."""
+    """Kept up to date at each change of a pod and of what its claims have, so that no caller has to look at a whole
+    group to learn about one of its pods. Only pods that name claims count. Part of its owner, and used under the
+    owner's lock. Cost: O(1) per call, and a look at a pod's claims."""
 
     def __init__(self, waits: Callable[[Pod], bool]) -> None:
         """`waits` returns whether some claim of a pod has no devices, and none were decided for it."""

@@ -19,11 +19,11 @@ from dracaena.controller.lifecycle.pod_record import (
     Growth,
     PodRecord,
     Said,
-    begin_wait_anew,
-    begin_wait_to_preempt_anew,
     leave_all_out,
     leave_out,
     preempt_later,
+    restart_wait,
+    restart_wait_to_preempt,
 )
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import LOOK_S, PREEMPTED, LedNowhere, Nudge, Patience, Situation, verdict
@@ -60,7 +60,7 @@ class TakenBack:
 
 
 class Upkeep:
-    """Part of its owner, and used under the owner's lock. It changes records and calls nobody else.
+    """Part of its owner, and used under the owner's lock. It changes records and calls nothing else.
 
     `rivals_of` returns the other claims that hold a device of a claim.
     """
@@ -103,7 +103,7 @@ class Upkeep:
             self._records.end(claim_key, "")
         elif isinstance(step, Release):
             if record.phase is Phase.KEPT:
-                self._begin_wait_to_preempt_anew(record, now_s, now)
+                self._restart_wait_to_preempt(record, now_s, now)
                 self._records.release(claim_key)
             else:
                 self._records.prove(claim_key)
@@ -141,8 +141,8 @@ class Upkeep:
             return min(found, LOOK_S)  # another group may come first meanwhile
         return found
 
-    def begin_anew(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
-        """Take allocations back from a pod that cannot get the rest of what it needs beside them. Return the keys of
+    def start_over(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
+        """Take allocations back from a pod that cannot get the rest of what it needs in addition. Return the keys of
         the claims that were not being taken back already and have not changed since this was found.
 
         `at_once`: kube-scheduler cannot have allocated what we could not. The pod is then not on its way to a node, and
@@ -163,9 +163,9 @@ class Upkeep:
         for pod in self._records.pods_of(record.key).unbound:
             if node is None or pod.uid not in record.taken_from:
                 continue
-            changed = pod if record.ending == PREEMPTED else begin_wait_anew(pod, node, now_s, now, growth)
+            changed = pod if record.ending == PREEMPTED else restart_wait(pod, node, now_s, now, growth)
             if record.ending == PREEMPTED or record.was_kept:
-                changed = begin_wait_to_preempt_anew(changed, now_s, now, growth)
+                changed = restart_wait_to_preempt(changed, now_s, now, growth)
             self._records.change_pod(changed)
 
     def cleared(self, before: ClaimRecord, now_s: float, now: datetime) -> Sequence[tuple[str, str, float]]:
@@ -183,8 +183,8 @@ class Upkeep:
         found = []
         for pod in self._unbound_users(before):
             changed = leave_out(pod, node, now_s, now, self._rules.growth)
-            if before.was_kept:  # the room that was made for it went to somebody else
-                changed = begin_wait_to_preempt_anew(changed, now_s, now, self._rules.growth)
+            if before.was_kept:  # the room that was made for it went to another pod
+                changed = restart_wait_to_preempt(changed, now_s, now, self._rules.growth)
             self._records.change_pod(changed)
             found.append((pod.key, node, changed.left_out[node].again_s - now_s))
         return found
@@ -257,11 +257,11 @@ class Upkeep:
         for pod in self._unbound_owner(before):
             self._records.change_pod(preempt_later(pod, now_s, now, self._rules.growth))
 
-    def _begin_wait_to_preempt_anew(self, record: ClaimRecord, now_s: float, now: datetime) -> None:
+    def _restart_wait_to_preempt(self, record: ClaimRecord, now_s: float, now: datetime) -> None:
         """Restart the back-off before preemption: the evictions were waited for, which may have taken longer, and led
         nowhere."""
         for pod in self._unbound_owner(record):
-            self._records.change_pod(begin_wait_to_preempt_anew(pod, now_s, now, self._rules.growth))
+            self._records.change_pod(restart_wait_to_preempt(pod, now_s, now, self._rules.growth))
 
     def _unbound_owner(self, record: ClaimRecord) -> Iterator[PodRecord]:
         """Yield the pod for which a claim was allocated, if it is there and unbound."""

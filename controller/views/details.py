@@ -26,7 +26,7 @@ MOST_TREES: Final = 50
 """Nodes that /graph draws as trees: some 100 KiB. Beyond that each gets one line, and ?node=NAME draws its tree."""
 
 MOST_GPUS: Final = 32
-"""Of a node that /graph draws beside others: 16, each of them for containers and for virtual machines. What a tree
+"""Of a node that /graph draws next to others: 16, each of them for containers and for virtual machines. What a tree
 costs grows with the square, so a node that publishes more gets one line, too, and ?node=NAME draws it."""
 
 
@@ -131,10 +131,10 @@ def _cut(gpu: DrawnGpu, index: int | None, devices: Mapping[str, DeviceStatus]) 
 
 
 def pod_view(
-    driver: str, pod: Pod, claims: Mapping[str, ResourceClaim | None], told: WaitingPod | None, now_s: float
+    driver: str, pod: Pod, claims: Mapping[str, ResourceClaim | None], waiting: WaitingPod | None, now_s: float
 ) -> dict[str, Any]:
     """Return the JSON form of one pod; docs/page.md promises it. `claims`: its claims by the names that the pod gives
-    them; None: not there. `told`: why it waits; None when unknown. `now_s`: steady time."""
+    them; None: not there. `waiting`: why it waits; None when unknown. `now_s`: steady time."""
     allocated = all(claim is not None and claim.status.allocation is not None for claim in claims.values())
     state = pod_state(pod, allocated=allocated)
     whose = workload_of(pod, pod.metadata.name)
@@ -145,7 +145,7 @@ def pod_view(
         "words": POD_STATES[state],
         "node": pod.spec.node_name or None,
         "workload": {"kind": shown_text(whose.kind), "name": shown_text(whose.name)},
-        "waiting": _waiting(told, now_s) if told is not None and state == "waiting" else None,
+        "waiting": _waiting(waiting, now_s) if waiting is not None and state == "waiting" else None,
         "claims": [_claim(driver, alias, claim) for alias, claim in claims.items()],
     }
 

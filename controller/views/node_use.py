@@ -123,12 +123,12 @@ def _percent(ratio: float | None) -> int | None:
     return None if ratio is None else round(_PERCENT * min(max(ratio, 0.0), 1.0))
 
 
-def use_view(node: str, told: NodeUses, sight: Sight) -> dict[str, Any]:
+def use_view(node: str, answer: NodeUses, sight: Sight) -> dict[str, Any]:
     """Return the JSON form of a node's use; docs/page.md promises it."""
     return {
         "node": node,
         "trouble": None,
-        "uses": [_use(use, sight) for use in told.uses],
+        "uses": [_use(use, sight) for use in answer.uses],
         "unowned": [
             {
                 "gpu": use.gpu,
@@ -137,7 +137,7 @@ def use_view(node: str, told: NodeUses, sight: Sight) -> dict[str, Any]:
                 "memoryBytes": use.memory_bytes,
                 "busyPercent": use.busy_percent,
             }
-            for use in told.unowned
+            for use in answer.unowned
         ],
     }
 

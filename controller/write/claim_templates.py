@@ -91,7 +91,7 @@ class ClaimTemplates:
         return MADE_AGAIN_S
 
     def exists(self, key: str) -> bool:
-        """Return whether the template `namespace/name` exists, whoever made it. Raises KubeError. Cost: one read, at
+        """Return whether the template `namespace/name` exists, by any author. Raises KubeError. Cost: one read, at
         most once in FOUND_S for a template that exists, and once in MISSED_S for a missing one.
         """
         namespace, _, name = key.partition("/")
@@ -107,7 +107,7 @@ class ClaimTemplates:
         return found
 
     def names(self, namespace: str) -> Collection[str]:
-        """Return the names of a namespace's templates, whoever made them, to find the one that a misspelt name means.
+        """Return the names of a namespace's templates, by any author, to find the one that a misspelt name means.
         Raises KubeError. Cost: a list of the namespace, at most once in NAMES_S.
         """
         now_s = self._clock.monotonic()

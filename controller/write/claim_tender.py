@@ -43,7 +43,7 @@ from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoun
 from dracaena.process.clock import Clock, rfc3339
 
 REFUSED_S: Final = 30.0
-"""Pause before a write that failed validation is repeated: somebody has to change something first."""
+"""Pause before a write that failed validation is repeated: a person has to change something first."""
 
 AGAIN_S: Final = 2.0
 """Pause before reading a pod again that our watch does not show yet, or that could not be probed."""
@@ -146,7 +146,7 @@ class ClaimTender:
         if isinstance(step, Clear):
             self._cluster.gives_back(record)
         self._cluster.shown(stored)
-        self._tell(record, step)
+        self._report(record, step)
         return None
 
     def _send(self, record: ClaimRecord, step: Drop | Clear | Reserve) -> ResourceClaim:
@@ -157,7 +157,7 @@ class ClaimTender:
             return self._claims.reserve(claim, [group_consumer(claim) or pod_reference(step.pod.key, step.pod.uid)])
         return self._claims.reserve(claim, ())
 
-    def _tell(self, record: ClaimRecord, step: Drop | Clear | Reserve) -> None:
+    def _report(self, record: ClaimRecord, step: Drop | Clear | Reserve) -> None:
         if isinstance(step, Drop):
             log.info("reservation dropped", claim=record.key, claim_uid=record.uid, reason=record.ending)
         elif isinstance(step, Reserve):

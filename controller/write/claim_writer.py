@@ -129,7 +129,7 @@ class ClaimWriter:
             if isinstance(fresh, _Failed):
                 return fresh
             if fresh.status.allocation is not None:
-                return _Failed("is allocated by somebody else")
+                return _Failed("is allocated by another program")
             claim = fresh
         return _Failed(f"changed {MAX_ATTEMPTS} times while it was written")
 
@@ -153,7 +153,7 @@ class ClaimWriter:
                 return fresh
             if fresh.status.allocation is not None:
                 # A write whose answer was lost may have landed: then it is ours after all.
-                return fresh if _carries(fresh, entry) else _Failed("is allocated by somebody else")
+                return fresh if _carries(fresh, entry) else _Failed("is allocated by another program")
             marked = self._mark(fresh)
             if isinstance(marked, _Failed):
                 return marked
@@ -203,7 +203,7 @@ def _refusal(error: InvalidError) -> str:
     if "spec" in error.message and "immutable" in error.message:
         hint = (
             ". If it has opaque parameters, they were stored with blanks or characters that the server writes in "
-            "another form, and then nobody can patch it: create it again with compact JSON, as kubectl apply does"
+            "another form, and then it cannot be patched: create it again with compact JSON, as kubectl apply does"
         )
     return f"is refused by the API server: {error.message}{hint}"
 

@@ -154,7 +154,7 @@ class Gatekeeper:
         except KubeError as error:
             # A conflict, too: the server gives up a patch after some attempts when others write the pod all the time.
             # If another pod has that name now, the watch will have shown it by the next attempt.
-            self._tell(pod, error)
+            self._report(pod, error)
             log.warning("gate not removed", error=str(error), in_s=round(retry_later(self._queue, key, error), 2))
         except Exception:  # a fault caused by one pod must not end the process, and with it all other decisions
             log.exception("fault in the controller, will try again")
@@ -167,7 +167,7 @@ class Gatekeeper:
         self._metrics.writes.ungated.labels(reason.value).inc()
         log.info("gate removed", reason=reason.value, after_s=round(self._clock.monotonic() - known.since_s, 3))
 
-    def _tell(self, pod: Pod, error: KubeError) -> None:
+    def _report(self, pod: Pod, error: KubeError) -> None:
         if isinstance(error, ForbiddenError | InvalidError):
             text = (
                 f"the controller may not remove its scheduling gate {allocation_gate(self._driver)}: an admin has to "

@@ -149,7 +149,7 @@ def test_a_claim_that_no_reader_of_json_likes_stops_nobody(
 def test_what_such_a_claim_holds_is_never_given_away(
     made_up: MadeUpCluster, controller: DirectController, hostile: Hostile, shape: str, restarted: bool
 ) -> None:
-    """It is allocated by somebody else, and one device is left for others."""
+    """It is allocated by another program, and one device is left for others."""
     made_up.add_node("shared", TWO, labels={"tenant": "both"})
     first, second = made_up.devices("shared")
     item = UNREADABLE[shape](0, DRIVER)

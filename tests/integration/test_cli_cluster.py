@@ -151,7 +151,7 @@ def test_a_pod_that_fits_nowhere_is_told_what_the_controller_told_it(run: Run) -
     assert "claim default/nine has no devices yet" in answer.out
     text = " ".join(answer.out.split())
     assert "2 nodes" in text
-    assert "(WaitingForGPUs, last told at 20" in text
+    assert "(WaitingForGPUs, last sent at 20" in text
 
 
 @pytest.mark.usefixtures("decided")
@@ -212,7 +212,7 @@ def test_what_is_missing_is_named_with_who_must_make_it(run: Run, client: KubeCl
     found = document(run("explain", "pod", "p", "-o", "json"))
     assert found["state"] == "waiting"
     assert found["reasons"] == [
-        "claim default/absent: it does not exist: somebody has to create it",
+        "claim default/absent: it does not exist: create it",
         "claim two: ResourceClaimTemplate default/no-template does not exist: did you mean template?",
         "claim three: kube-controller-manager has not generated it from ResourceClaimTemplate template yet",
         "claim default/no-class: DeviceClass tpyo does not exist: an admin has to create it",

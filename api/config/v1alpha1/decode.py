@@ -1,4 +1,4 @@
-"""Opaque parameters → typed config, through the JSON schemas beside this file."""
+"""Opaque parameters → typed config, through the JSON schemas next to this file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """JSON schemas of the kinds of the config group: of each kind alone, and of the manifests that contain them.
 
-The schemas of the kinds are files beside this one, with which the driver checks parameters. The schema of manifests is
+The schemas of the kinds are files next to this one, with which the driver checks parameters. The schema of manifests is
 for editors: it looks only at the parameters for our driver, so whatever it refuses, the driver refuses.
 """
 

@@ -29,7 +29,7 @@ class Holding:
 def holdings_of(holder: str, results: Iterable[DeviceResult], configs: GpuConfigs = ()) -> Iterator[Holding]:
     """Return what the results in a claim's status hold, with the driver's own configs in it. An amount below 0 counts
     as 0: no holding makes room. Raises ValueError for an amount that does not parse."""
-    told = tuple(configs)
+    known = tuple(configs)
     for result in results:
         if not result.admin_access:
             consumed = tuple(
@@ -39,7 +39,7 @@ def holdings_of(holder: str, results: Iterable[DeviceResult], configs: GpuConfig
             if result.share_id is None:
                 yield Holding(holder, device)
             else:
-                mode = mode_of(result.request, told) if told else NO_MODE
+                mode = mode_of(result.request, known) if known else NO_MODE
                 yield Holding(holder, device, result.share_id, consumed, mode)
 
 

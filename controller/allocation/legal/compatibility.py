@@ -19,14 +19,14 @@ class CommonGroups:
 
     by_set: Mapping[str, frozenset[str]]
 
-    def admit(self, device: PublishedDevice, beside: Sequence[PublishedDevice] = ()) -> bool:
+    def admit(self, device: PublishedDevice, others: Sequence[PublishedDevice] = ()) -> bool:
         """Return whether in each of its counter sets the device shares a group with all devices in use and all
-        `beside`.
+        `others`.
 
-        Cost: O(devices beside).
+        Cost: O(other devices).
         """
         common = dict(self.by_set)
-        _join(common, beside)
+        _join(common, others)
         return all(common.get(name, groups) & groups for name, groups in _groups_of(device))
 
 

@@ -83,7 +83,8 @@ class ConstraintState:
         return self._chosen[-1]
 
     def add(self, request: Request, attribute: DeviceAttribute | None) -> bool:
-        """Add a device with this attribute and return True, if the constraint allows it beside the chosen ones."""
+        """Add a device with this attribute and return True, if the constraint allows it together with the chosen
+        ones."""
         if not self.constraint.applies_to(request):
             return True
         if attribute is None:

@@ -94,7 +94,7 @@ class Mistake(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NeedsPerson:
-    """No answer is possible on any node until somebody changes an object."""
+    """No answer is possible on any node until a person changes an object."""
 
     mistake: Mistake
     subject: str

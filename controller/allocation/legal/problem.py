@@ -177,13 +177,13 @@ class Problem:
         return alternative.taken[place]
 
     def capacity_is_left(
-        self, place: int, wanted: Mapping[str, Quantity], beside: Mapping[str, int] | None = None
+        self, place: int, wanted: Mapping[str, Quantity], others: Mapping[str, int] | None = None
     ) -> bool:
-        """Return whether existing shares, those of `beside`, and this one together take no more than there is."""
+        """Return whether existing shares, those of `others`, and this one together take no more than there is."""
         device = self.candidates[place].reachable.device
         consumed = self.cluster.books.consumed(device.id)
         for capacity in device.capacities:
-            taken = consumed.get(capacity.name, 0) + (beside or {}).get(capacity.name, 0)
+            taken = consumed.get(capacity.name, 0) + (others or {}).get(capacity.name, 0)
             if taken + wanted[capacity.name].nano > capacity.value.nano:
                 return False
         return True
@@ -271,21 +271,21 @@ class Problem:
         return DeviceRule.TAINT if self.blocking_taint(alternative, place) else None
 
     def refused_by_capacity(
-        self, place: int, wanted: Mapping[str, Quantity] | None, beside: Mapping[str, int] | None = None
+        self, place: int, wanted: Mapping[str, Quantity] | None, others: Mapping[str, int] | None = None
     ) -> DeviceRule | None:
-        """Return the rule that keeps the device from giving these amounts() beside what is already taken of it."""
+        """Return the rule that keeps the device from giving these amounts() next to what is already taken of it."""
         if wanted is None:
             return DeviceRule.NO_CAPACITY
-        if self.capacity_is_left(place, wanted, beside):
+        if self.capacity_is_left(place, wanted, others):
             return None
         device = self.candidates[place].reachable.device
         is_there = all(wanted[capacity.name].nano <= capacity.value.nano for capacity in device.capacities)
         return DeviceRule.CAPACITY if is_there else DeviceRule.NO_CAPACITY
 
     def refused_by_counters(
-        self, place: int, used: Mapping[CounterId, int], beside: Sequence[PublishedDevice] = ()
+        self, place: int, used: Mapping[CounterId, int], others: Sequence[PublishedDevice] = ()
     ) -> DeviceRule | None:
-        """Return the rule that keeps the device from drawing on the pool's counters beside what the devices `beside`
+        """Return the rule that keeps the device from drawing on the pool's counters next to what the devices `others`
         have already `used` of them."""
         candidate = self.candidates[place]
         device = candidate.reachable.device
@@ -296,7 +296,7 @@ class Problem:
         if self.is_shareable(place) and self.cluster.books.is_shared(candidate.id):
             return None
         groups = self.common_groups(candidate.pool)
-        if groups is not None and not groups.admit(device, beside):
+        if groups is not None and not groups.admit(device, others):
             return DeviceRule.COMPATIBILITY
         left = self.left_of_counters(candidate.pool)
         # A pool that is overdrawn anywhere gives no device that consumes counters, as in Kubernetes.

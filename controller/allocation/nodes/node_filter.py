@@ -245,7 +245,7 @@ class OtherNeeds(Protocol):
         """Return what a node lacks for them now, in words that follow a count of nodes; None when it may suit it."""
 
     def never(self, node: Node) -> str | None:
-        """Return the same if nobody held a device."""
+        """Return the same if no claim held a device."""
 
 
 PINNED_ELSEWHERE: Final = "other than the node of a claim that is already allocated"

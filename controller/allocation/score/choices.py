@@ -61,14 +61,14 @@ Stage = Callable[[Sequence[int]], Iterator[list[int]]]
 
 
 def best_first(
-    table: ClassTable | PodSets, free: int, masks: Sequence[int], order: Order, beside: int = 0
+    table: ClassTable | PodSets, free: int, masks: Sequence[int], order: Order, held: int = 0
 ) -> Iterator[list[int]]:
     """Yield groups of sets that are equal in every part of the score, best first. Lazy.
 
-    `masks` are sets of one size inside `free`; `beside` are GPUs that the pod already holds: sets are compared together
+    `masks` are sets of one size inside `free`; `held` are GPUs that the pod already holds: sets are compared together
     with them.
     """
-    return _refine(list(masks), _stages(table, free, order, beside), 0)
+    return _refine(list(masks), _stages(table, free, order, held), 0)
 
 
 def _refine(masks: list[int], stages: Sequence[Stage], place: int) -> Iterator[list[int]]:
@@ -80,7 +80,7 @@ def _refine(masks: list[int], stages: Sequence[Stage], place: int) -> Iterator[l
         yield from _refine(equal, stages, place + 1)
 
 
-def _stages(table: ClassTable | PodSets, free: int, order: Order, beside: int) -> list[Stage]:
+def _stages(table: ClassTable | PodSets, free: int, order: Order, held: int) -> list[Stage]:
     """Return the parts that can differ among sets of one node, in the order of order.Score."""
     sizes = [size for size in GROUP_SIZES if free.bit_count() >= size]
 
@@ -88,11 +88,11 @@ def _stages(table: ClassTable | PodSets, free: int, order: Order, beside: int) -
         return lambda masks: _by_worth_left(table, free, masks, size)
 
     speed: list[Stage] = [
-        lambda masks: _by_bandwidth(table, masks, beside),
-        _by(lambda mask: -table.ring_gb_s(mask | beside)),
+        lambda masks: _by_bandwidth(table, masks, held),
+        _by(lambda mask: -table.ring_gb_s(mask | held)),
     ]
-    worst: list[Stage] = [_by(lambda mask: table.pair_rank(mask | beside)[0])]
-    bound: list[Stage] = [_by(lambda mask: table.bound_level(mask | beside))]
+    worst: list[Stage] = [_by(lambda mask: table.pair_rank(mask | held)[0])]
+    bound: list[Stage] = [_by(lambda mask: table.bound_level(mask | held))]
     damage: list[Stage] = []
     levels: list[Stage] = []
     if table.comparable:
@@ -102,9 +102,9 @@ def _stages(table: ClassTable | PodSets, free: int, order: Order, beside: int) -
         levels = [_by(lambda mask: -table.left_steps(free ^ mask))]
     stages = [*speed, *damage, *bound, *worst, *levels]
     numa = table.numa_nodes if order.numa_counts else _nothing
-    stages.append(_by(lambda mask: (numa(mask | beside), *table.pair_rank(mask | beside)[1:])))
+    stages.append(_by(lambda mask: (numa(mask | held), *table.pair_rank(mask | held)[1:])))
     if order.nic_counts:
-        stages.append(_by(lambda mask: table.nic_distance(mask | beside)))
+        stages.append(_by(lambda mask: table.nic_distance(mask | held)))
     return stages
 
 
@@ -139,16 +139,16 @@ def _by_worth_left(table: ClassTable | PodSets, free: int, masks: Sequence[int],
     yield equal
 
 
-def _by_bandwidth(table: ClassTable | PodSets, masks: Sequence[int], beside: int) -> Iterator[list[int]]:
+def _by_bandwidth(table: ClassTable | PodSets, masks: Sequence[int], held: int) -> Iterator[list[int]]:
     """Group sets by whole GB/s. A set's upper bound decides when it is worth a minimum cut."""
     groups: dict[int, list[int]] = {}
     for mask in masks:
-        groups.setdefault(table.most_kb_s(mask | beside) // KB_S_PER_GB_S, []).append(mask)
+        groups.setdefault(table.most_kb_s(mask | held) // KB_S_PER_GB_S, []).append(mask)
     while groups:
         most = max(groups)
         reached = []
         for mask in groups.pop(most):
-            gb_s = table.gb_s(mask | beside)
+            gb_s = table.gb_s(mask | held)
             if gb_s == most:
                 reached.append(mask)
             else:
@@ -220,7 +220,7 @@ class Choice:
     parts: tuple[int, ...]
     """Mask of each request, in the order of the demands."""
     score: Score
-    beside: int = 0
+    held: int = 0
     """GPUs of the same box that the pod already holds: score and links are about all of them together."""
     claims: tuple[int, ...] = ()
     """On a box with partitions the GPUs of each claim, unless one claim has them all."""
@@ -228,7 +228,7 @@ class Choice:
     @property
     def together(self) -> int:
         """Mask of all GPUs that the pod then has."""
-        return self.mask | self.beside
+        return self.mask | self.held
 
 
 def _no_claims(_: int) -> tuple[int, ...]:
@@ -289,7 +289,7 @@ class Engine:
         return tuple(map(self.table(box).ideal_gb_s, GROUP_SIZES))
 
     def reprice(self, prices: Prices | None) -> None:
-        """Score with other prices from now on. Tables stay; choices are worked out anew."""
+        """Score with other prices from now on. Tables stay; choices are worked out again."""
         self.prices = prices
         self._orders.clear()
         self._answers.clear()
@@ -309,43 +309,41 @@ class Engine:
 
         return of
 
-    def best_two(self, box: Box, free: int, demands: tuple[Demand, ...], beside: int = 0) -> BestTwo:
+    def best_two(self, box: Box, free: int, demands: tuple[Demand, ...], held: int = 0) -> BestTwo:
         """Return the first two of choices(), or why there is none. Cost: a look-up, once the state has been seen."""
-        return self._answers.get(
-            (box, free, beside, demands), lambda: self._compute_best_two(box, free, demands, beside)
-        )
+        return self._answers.get((box, free, held, demands), lambda: self._compute_best_two(box, free, demands, held))
 
-    def choices(self, box: Box, free: int, demands: Sequence[Demand], beside: int = 0) -> Iterator[Choice]:
+    def choices(self, box: Box, free: int, demands: Sequence[Demand], held: int = 0) -> Iterator[Choice]:
         """Yield every set that may be taken, best first; equal ones by their ordinals. Lazy.
 
         The policies' demands apply to the part of each request; the score is about all of them together with the GPUs
-        `beside`, which the pod already holds and which are not in `free`. Each set comes once, divided in the best way.
+        `held`, which the pod already holds and which are not in `free`. Each set comes once, divided in the best way.
         """
         count = sum(demand.count for demand in demands)
         if count == 0:
             return
-        order, figures = self._told(tuple(demands))
+        order, figures = self._order_and_rate(tuple(demands))
         table = self._table(box, figures)
         shares = _shares(table, free, demands)
-        compared = self._comparison(table, free, demands, shares, beside)
+        compared = self._comparison(table, free, demands, shares, held)
         eligible = sorted({share.rule.eligible for share in shares})
         within = reduce(or_, eligible)
         kinds = table.twins if eligible == [free] else refined(table.twins, eligible)
         candidates = _candidates(table, kinds, within, count, compared.allows)
         self._effort.charge(len(candidates), Work.SETS)
-        for group in best_first(compared.worths, free, candidates, order, beside):
-            score = compared.worths.score(free, group[0], beside, order)
+        for group in best_first(compared.worths, free, candidates, order, held):
+            score = compared.worths.score(free, group[0], held, order)
             for mask in _members(table, kinds, within, group):
                 self._effort.charge(SET_STEPS, Work.SETS)
                 parts = compared.split(mask)
                 if parts is not None:
-                    yield Choice(mask, parts, score, beside, compared.claims(mask))
+                    yield Choice(mask, parts, score, held, compared.claims(mask))
 
     def _comparison(
-        self, table: ClassTable, free: int, demands: Sequence[Demand], shares: Sequence[RequestShare], beside: int
+        self, table: ClassTable, free: int, demands: Sequence[Demand], shares: Sequence[RequestShare], held: int
     ) -> _Comparison:
         if isinstance(table, PartitionedTable):
-            sets = self._pod_sets(table, free, demands, beside)
+            sets = self._pod_sets(table, free, demands, held)
             if isinstance(sets, PodSets):
                 return _Comparison(sets, sets.split, lambda mask: sets.split(mask) is not None, sets.claim_sets)
             may_have = None if len(shares) > 1 else lambda mask: sets.split(mask) is not None
@@ -356,14 +354,14 @@ class Engine:
         return _Comparison(table, rule.whole, None if rule.any_set else rule.allows)
 
     def _pod_sets(
-        self, table: PartitionedTable, free: int, demands: Sequence[Demand], beside: int
+        self, table: PartitionedTable, free: int, demands: Sequence[Demand], held: int
     ) -> ClaimGpus | PodSets:
         """Return what divides sets: for one claim that has nothing yet, or among the claims of the pod."""
         claims = [
             ClaimGpus(table, partial(_shares, free=free, demands=tuple(of_claim)), base, self._effort)
             for (_, base), of_claim in groupby(demands, key=lambda demand: (demand.claim, demand.base))
         ]
-        return claims[0] if len(claims) == 1 and not beside else PodSets(table, claims, beside, self._effort)
+        return claims[0] if len(claims) == 1 and not held else PodSets(table, claims, held, self._effort)
 
     def splits(self, box: Box, free: int, mask: int, demands: Sequence[Demand]) -> Iterator[tuple[int, ...]]:
         """Yield the ways to divide one set among the demands, best first (shares.Splitter.splits)."""
@@ -378,30 +376,30 @@ class Engine:
         free: int,
         chosen: int,
         demands: Sequence[Demand] = (),
-        beside: int = 0,
+        held: int = 0,
         claims: Sequence[int] = (),
     ) -> Score:
         """Return the score of taking any set out of the free GPUs, under the policies of the demands. `claims`: the
         GPUs of each claim, unless one has them all; it only matters on a box with partitions."""
         table, order = self.table(box, demands), self.order(demands)
         if isinstance(table, PartitionedTable) and claims:
-            return score_of_claims(table, free, chosen, beside, claims, order)
-        return table.score(free, chosen, beside, order)
+            return score_of_claims(table, free, chosen, held, claims, order)
+        return table.score(free, chosen, held, order)
 
     def order(self, demands: Sequence[Demand]) -> Order:
         """Return the order in which the parts of a score count for a pod."""
-        return self._told(tuple(demands))[0]
+        return self._order_and_rate(tuple(demands))[0]
 
     def table(self, box: Box, demands: Sequence[Demand] = ()) -> ClassTable:
         """Return the table of a box under the figures of the demands' policies."""
-        return self._table(box, self._told(tuple(demands))[1])
+        return self._table(box, self._order_and_rate(tuple(demands))[1])
 
     def _table(self, box: Box, figures: LinkBandwidth) -> ClassTable:
         return self._tables.get(
             (box, figures), lambda: (PartitionedTable if box.partitions else ClassTable)(box, figures)
         )
 
-    def _told(self, demands: tuple[Demand, ...]) -> tuple[Order, LinkBandwidth]:
+    def _order_and_rate(self, demands: tuple[Demand, ...]) -> tuple[Order, LinkBandwidth]:
         """Return what the policies say about all requests together: the same for every state of every box."""
         return self._orders.get(demands, lambda: self._read_policies(demands))
 
@@ -414,14 +412,14 @@ class Engine:
         for table in self._tables.values():
             table.check()
         fresh = Engine(self.prices)
-        for (box, free, beside, demands), answer in self._answers.items():
-            assert answer == fresh.best_two(box, free, demands, beside), f"answer for {free:b}"
+        for (box, free, held, demands), answer in self._answers.items():
+            assert answer == fresh.best_two(box, free, demands, held), f"answer for {free:b}"
 
-    def _compute_best_two(self, box: Box, free: int, demands: tuple[Demand, ...], beside: int) -> BestTwo:
+    def _compute_best_two(self, box: Box, free: int, demands: tuple[Demand, ...], held: int) -> BestTwo:
         shortfall = self._too_few(box, free, demands)
         if shortfall:
             return BestTwo(None, None, shortfall)
-        choices = self.choices(box, free, demands, beside)
+        choices = self.choices(box, free, demands, held)
         best = next(choices, None)
         if best is None:
             words = sorted({rule_words(demand.policy) for demand in demands} - {""})

@@ -302,13 +302,13 @@ class ClassTable(BoxTables):
 
     # Scores.
 
-    def score(self, free: int, chosen: int, beside: int = 0, order: Order = DEFAULT_ORDER) -> Score:
-        """Return the score of taking `chosen` out of the free GPUs, for a pod that already holds the GPUs `beside`.
+    def score(self, free: int, chosen: int, held: int = 0, order: Order = DEFAULT_ORDER) -> Score:
+        """Return the score of taking `chosen` out of the free GPUs, for a pod that already holds the GPUs `held`.
 
         All are masks; `free` contains `chosen`. Only what is taken now does damage; all else is about both together.
         """
         left = free & ~chosen
-        together = chosen | beside
+        together = chosen | held
         before, steps_before = self._left(free)
         after, steps_after = self._left(left)
         worst_pair, pair_sum, worst_level = self.pair_rank(together)

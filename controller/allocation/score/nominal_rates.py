@@ -66,11 +66,11 @@ def gpu_rates(gpu: Gpu) -> GpuRates:
     figures = nvlink_figures(gpu)
     lanes = gpu.pcie_width if gpu.pcie_width in PCIE_LANES else USUAL_PCIE_LANES
     lane_kb_s = PCIE_LANE_KB_S.get(gpu.pcie_generation or 0, PCIE_LANE_KB_S[USUAL_PCIE_GENERATION])
-    told = gpu.nvlink_count
+    count = gpu.nvlink_count
     return GpuRates(
         nvlink_kb_s=figures.kb_s,
         pcie_kb_s=lane_kb_s * (lanes or USUAL_PCIE_LANES),
-        nvlinks=told if told is not None and told > 0 else figures.links,
+        nvlinks=count if count is not None and count > 0 else figures.links,
     )
 
 

@@ -189,11 +189,11 @@ def follows_siblings(policies: Iterable[TopologyPolicy]) -> bool:
 
 def order_of(policies: Iterable[TopologyPolicy], prices: Prices | None = None) -> Order:
     """Return the order for a pod, each field according to the first of its requests' policies that sets it."""
-    told = tuple(policies)
-    objective = next((policy.objective for policy in told if policy.objective), Objective.BANDWIDTH)
-    node_strategy = next((policy.node_strategy for policy in told if policy.node_strategy), NodeStrategy.PACK)
-    numa = next((policy.numa_alignment for policy in told if policy.numa_alignment), None)
-    nic = next((policy.nic_alignment for policy in told if policy.nic_alignment), None)
+    asked = tuple(policies)
+    objective = next((policy.objective for policy in asked if policy.objective), Objective.BANDWIDTH)
+    node_strategy = next((policy.node_strategy for policy in asked if policy.node_strategy), NodeStrategy.PACK)
+    numa = next((policy.numa_alignment for policy in asked if policy.numa_alignment), None)
+    nic = next((policy.nic_alignment for policy in asked if policy.nic_alignment), None)
     return Order(
         objective=objective,
         node_strategy=node_strategy,

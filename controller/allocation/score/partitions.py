@@ -1,8 +1,8 @@
 """What stays possible of a GPU that is cut into parts, and which part to cut (docs/design/0034-mig-placement.md).
 
 A GPU that can be partitioned has counters, and places: each place is a profile at a start, and takes some of each
-counter. What is left of the counters is the GPU's state. All else is worked out from the places, so a product that
-nobody has heard of needs no code. GPUs of one geometry share one table.
+counter. What is left of the counters is the GPU's state. All else is worked out from the places, so a new product
+needs no code. GPUs of one geometry share one table.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dracaena.api.partitions import Left, PartitionGeometry, fits
 from dracaena.controller.allocation.effort import Effort, Work
 
 FOOTPRINT_WEIGHT: Final = 1 << 20
-"""What a memory slice of a footprint is worth beside one of a place: no GPU has a million places, so footprints decide
-and places only settle ties."""
+"""What a memory slice of a footprint is worth compared with one of a place: no GPU has a million places, so footprints
+decide and places only settle ties."""
 
 MOST_STATES: Final = 20_000
 """States that one table remembers, some 200 bytes each. No GPU on sale has a thousand (A100 and H100 with +me: 656),

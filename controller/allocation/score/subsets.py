@@ -126,11 +126,11 @@ def with_ring(near: Sequence[int]) -> bytes:
     for _ in every[1:]:
         longer = []
         for member in every:
-            beside = 0
+            near_ends = 0
             for other in every:
                 if near[member] >> other & 1:
-                    beside |= ending[other]
-            longer.append((beside & may_grow[member]) << (1 << member))
+                    near_ends |= ending[other]
+            longer.append((near_ends & may_grow[member]) << (1 << member))
             found |= longer[-1] & may_close[member]
         ending = longer
     return found.to_bytes(max(1, (1 << size) // 8), "little")

@@ -16,10 +16,10 @@ def emptied(inventory: Inventory, pool: str, holders: Sequence[str], pods: Seque
     try:
         for holder, (devices, others) in before.items():
             kept = frozenset(device for device in devices if device.pool != pool)
-            beside = frozenset(
+            elsewhere = frozenset(
                 one for one in others if (one.device.driver, one.device.pool) != (inventory.driver, pool)
             )
-            inventory.hold(holder, kept, beside)
+            inventory.hold(holder, kept, elsewhere)
         for key, (_, taken) in counted.items():
             inventory.resources.place_pod(key, None, taken)
         yield

@@ -327,7 +327,7 @@ class Inventory:
                 pools.setdefault(contents.pool.node, set()).add(name)
                 assert self._kinds.get(_key(contents.pool.kind)) is contents.pool.kind, "equal kinds are one object"
         assert pools == {node: names for node, names in self._pools_of_node.items() if names}, "pools are found by node"
-        assert set(self._states) == set(self.nodes.names), "each node has its state, and nobody else"
+        assert set(self._states) == set(self.nodes.names), "each node has a state, and nothing else has"
         buckets, cliques = NodeBuckets(), CliqueIndex()
         outside: Counter[str] = Counter()
         for name in self.nodes.names:

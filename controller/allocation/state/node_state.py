@@ -60,8 +60,8 @@ class NodeKind:
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        told = (self.box, self.foreign_taints, self.devices, self.rest, self.is_mixed, self.shareable)
-        object.__setattr__(self, "_hash", hash(told))
+        compared = (self.box, self.foreign_taints, self.devices, self.rest, self.is_mixed, self.shareable)
+        object.__setattr__(self, "_hash", hash(compared))
 
     def __hash__(self) -> int:
         return self._hash
@@ -302,20 +302,20 @@ def other_holdings(claim: ResourceClaim, driver: str) -> frozenset[Holding]:
     ]
     if claim.problem:  # what it says about modes is unknown
         configs = [((), mode_parameters(UNREADABLE_MODE))]
-    return holdings_beside(claim.metadata.uid, devices.results, driver, configs)
+    return holdings_besides_gpus(claim.metadata.uid, devices.results, driver, configs)
 
 
-def holdings_beside(
+def holdings_besides_gpus(
     holder: str, results: Iterable[DeviceResult], driver: str, configs: GpuConfigs = ()
 ) -> frozenset[Holding]:
     """Return what the results hold besides our whole devices. `configs` are our driver's in that allocation."""
-    beside = [result for result in results if result.driver != driver or result.share_id is not None]
-    if not beside:
+    others = [result for result in results if result.driver != driver or result.share_id is not None]
+    if not others:
         return frozenset()
     try:
-        return frozenset(holdings_of(holder, beside, configs))
+        return frozenset(holdings_of(holder, others, configs))
     except ValueError:  # an amount that the API server would not store: no other claim gets anything of the device
-        ids = (DeviceId(result.driver, result.pool, result.device) for result in beside)
+        ids = (DeviceId(result.driver, result.pool, result.device) for result in others)
         return frozenset(Holding(holder, device) for device in ids)
 
 
@@ -378,9 +378,9 @@ class Holdings:
             if count <= sum(device in self._held_by.get(name, ()) for name in but):
                 return ()
             return tuple(sorted(name for name, held in self._held_by.items() if device in held and name not in but))
-        beside = self._others_of.get(device.pool_id, {})
+        others = self._others_of.get(device.pool_id, {})
         mine = [self._others_by.get(name, frozenset()) for name in but]
-        if not any(held.device == device and not any(held in one for one in mine) for held in beside):
+        if not any(held.device == device and not any(held in one for one in mine) for held in others):
             return ()
         found = (name for name, held in self._others_by.items() if any(one.device == device for one in held))
         return tuple(sorted(name for name in found if name not in but))

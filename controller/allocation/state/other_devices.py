@@ -46,7 +46,8 @@ class OtherDevices:
         self._changes: Counter[str] = Counter()
         """Node → changes of what it reaches; under "" those that concern all nodes."""
         self.may_help = False
-        """Whether something changed that may help a pod that waits for such devices. Whoever reacts to it resets it."""
+        """Whether something changed that may help a pod that waits for such devices. The caller that reacts to it
+        resets it."""
         self._answers: OrderedDict[tuple[str, Hashable], tuple[tuple[object, ...], object]] = OrderedDict()
 
     def change_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> bool:

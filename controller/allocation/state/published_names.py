@@ -16,7 +16,7 @@ MAX_READ: Final = 50
 """Kinds of nodes that are read in one call, which may be part of a decision: 8 ms if each has 56 devices. Nodes of one
 product are usually of one kind; other kinds are read in later calls, and until then nothing is reported."""
 
-MOST_TOLD: Final = 10
+MOST_NAMED: Final = 10
 """Names that are reported, some 80 characters each: an Event has room for 1,024, and a selector for hundreds of names.
 Finding what each name was meant to be takes a millisecond."""
 
@@ -33,7 +33,7 @@ class PublishedNames:
     def unknown(self, inventory: Inventory, read: tuple[ReadName, ...]) -> tuple[str, ...]:
         """Say which of these names no device of ours has; nothing if no device is published, or not all kinds are read.
 
-        The first MOST_TOLD are named, the others only counted.
+        The first MOST_NAMED are named, the others only counted.
 
         Cost: a step for each kind of node; if the first kind has every name, one look.
         """
@@ -57,8 +57,8 @@ class PublishedNames:
             left = {one: None for one in left if not one.is_among(known[one.group])}
         if not attributes:
             return ()
-        told = tuple(unknown_name(one, known[one.group]) for one in islice(left, MOST_TOLD))
-        return told if len(left) <= MOST_TOLD else (*told, more_unknown_names(len(left) - MOST_TOLD))
+        named = tuple(unknown_name(one, known[one.group]) for one in islice(left, MOST_NAMED))
+        return named if len(left) <= MOST_NAMED else (*named, more_unknown_names(len(left) - MOST_NAMED))
 
 
 def _names(inventory: Inventory, kind: NodeKind) -> _Names:

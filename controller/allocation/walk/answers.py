@@ -199,11 +199,11 @@ class KindAnswers:
         """Return the answer of a node with these free devices."""
         answer = self.known.get(free)
         if answer is None:
-            answer = self.known[free] = self.beside(free, 0)
+            answer = self.known[free] = self.with_held(free, 0)
             self._owner.count_one()
         return answer
 
-    def beside(self, free: int, held: int) -> NodeAnswer:
+    def with_held(self, free: int, held: int) -> NodeAnswer:
         """Return the answer for a pod that already holds devices of the node. Only the engine remembers it."""
         answer = self._usable(free & self.present & ~held, held)
         return replace(answer, reason=of_untainted(answer.reason)) if free & self.tainted & ~held else answer

@@ -101,7 +101,7 @@ class LastingLacks:
         rules = self._rules
         if rules.facts.question.counts and not self._inventory.is_mixed(state.kind) and not rules.is_first_fit:
             held = rules.held(name)
-            reason = self._answers.of_kind(state.kind).beside(pool.offered & ~held, held).reason
+            reason = self._answers.of_kind(state.kind).with_held(pool.offered & ~held, held).reason
             if reason or rules.is_exact:
                 besides = " besides those that the pod has" if held and reason.startswith("with") else ""
                 return f"{_of_all(reason)}{besides}" or None
@@ -228,7 +228,7 @@ def reasons_of_nodes(
         elif isinstance(state, str):
             yield name, state
         else:
-            # Naming too little CPU beside too few GPUs helps nobody: only the last reason can be acted on.
+            # Naming too little CPU next to too few GPUs does not help: only the last reason can be acted on.
             short = lacks[0].lack(name) or node_filter.shortage(indexed)
             yield name, unfit or short or node_filter.lack_of_others(indexed)
 

@@ -47,7 +47,7 @@ class NodeGpus:
     """By ordinal; None: no such GPU."""
     free: int
     """Mask of the GPUs that may be given, and that count when damage is measured."""
-    beside: int = 0
+    held: int = 0
     """Mask of the GPUs that the pod already holds."""
     bases: Mapping[int, int] = field(default_factory=dict)
     """The GPUs among these that claims take whatever is chosen (mode All), by the places of the claims."""
@@ -64,7 +64,7 @@ class NodeQuestion:
 
     chosen: Mapping[RequestKey, int]
     policies: Mapping[RequestKey, TopologyPolicy]
-    """The policy of every request; its requirements are met whoever chooses."""
+    """The policy of every request; its requirements hold however its GPUs are chosen."""
     base: tuple[Restriction, ...] = ()
     """Devices that may be given at all."""
     max_steps: int = 100_000
@@ -197,11 +197,11 @@ class _Attempt:
         assert self.gpus is not None
         claims = self._claims(parts)
         if len(claims) < 2:
-            return Choice(choice.mask, parts, choice.score, choice.beside, choice.claims)
+            return Choice(choice.mask, parts, choice.score, choice.held, choice.claims)
         gpus, scored = self.gpus, chosen_by_links(self.problem, self.question)
         demands = tuple(Demand(0, self.question.policies[alternative.key]) for alternative in scored)
-        score = self.engine.score(gpus.box, gpus.free, choice.mask, demands, gpus.beside, claims)
-        return Choice(choice.mask, parts, score, choice.beside, claims)
+        score = self.engine.score(gpus.box, gpus.free, choice.mask, demands, gpus.held, claims)
+        return Choice(choice.mask, parts, score, choice.held, claims)
 
     def _set_aside(self) -> None:
         """Treat the GPUs of requests in mode All as held: there is nothing to choose, and the pod's set has them."""
@@ -214,7 +214,7 @@ class _Attempt:
                 taken = self.gpus.mask(meant) & self.gpus.free
                 bases[alternative.claim] = bases.get(alternative.claim, 0) | taken
         mask = reduce(or_, bases.values(), 0)
-        self.gpus = replace(self.gpus, free=self.gpus.free & ~mask, beside=self.gpus.beside | mask, bases=bases)
+        self.gpus = replace(self.gpus, free=self.gpus.free & ~mask, held=self.gpus.held | mask, bases=bases)
 
     def _solve(self, restrictions: tuple[Restriction, ...]) -> Outcome:
         left = max(0, self.question.max_steps - self.steps)
@@ -290,7 +290,7 @@ class _Attempt:
 
         def of(masks: tuple[int, ...]) -> Iterator[tuple[Choice, tuple[Demand, ...]]]:
             demands = self._demands(scored, masks)
-            for choice in self.engine.choices(gpus.box, gpus.free, demands, gpus.beside):
+            for choice in self.engine.choices(gpus.box, gpus.free, demands, gpus.held):
                 yield choice, demands
 
         ranked = merge(*map(of, options), key=lambda one: (one[0].score.rank(), ordinals_of(one[0].mask)))
@@ -385,7 +385,7 @@ class _Attempt:
         if self.gpus is None:
             return None
         parts = self._parts_of(plan)
-        aside = self.gpus.beside
+        aside = self.gpus.held
         parts = tuple(part & ~aside for part in parts)
         together = 0
         for part in parts:
@@ -397,8 +397,8 @@ class _Attempt:
             for alternative, part in zip(self._alternatives(), parts, strict=True)
         )
         claims = self._claims(parts)
-        score = self.engine.score(self.gpus.box, self.gpus.free, together, demands, self.gpus.beside, claims)
-        return Choice(together, parts, score, self.gpus.beside, claims)
+        score = self.engine.score(self.gpus.box, self.gpus.free, together, demands, self.gpus.held, claims)
+        return Choice(together, parts, score, self.gpus.held, claims)
 
     def _keeps_policies(self, plan: Plan) -> bool:
         """Return whether the GPUs of each request are what its policy demands."""

@@ -115,13 +115,13 @@ class NodeRules:
 
     def are_alike(self, name: str) -> bool:
         """Return whether every node in the state of this one gives the same."""
-        return self._may_share and name not in self._demand.beside
+        return self._may_share and name not in self._demand.held
 
     def is_answered(self, name: str) -> bool:
         """Return whether the answer for its kind says everything about a node."""
         state = self._inventory.state(name)
         is_mixed = isinstance(state, NodeState) and self._inventory.is_mixed(state.kind)
-        return self.is_exact and not is_mixed and name not in self._demand.beside
+        return self.is_exact and not is_mixed and name not in self._demand.held
 
     @property
     def has_fractions(self) -> bool:
@@ -196,7 +196,7 @@ class NodeRules:
 
     def held(self, name: str) -> int:
         """Return the GPUs on a node that the pod already has."""
-        return self._demand.beside.get(name, 0)
+        return self._demand.held.get(name, 0)
 
     def rank(self, found: NodeChoice) -> int:
         """Return what sorts nodes, best first."""

@@ -26,7 +26,7 @@ MAX_STEPS: Final = 2_000
 """Of a search on one node: ordinary claims take some tens. One that is cut off proves nothing."""
 
 RULES: Final = tuple(replace(one, list_attributes=True) for one in (Features(), Features.of(V1_37)))
-"""The rules of each version with all that can be switched on, because nobody tells what is. What none of them serves is
+"""The rules of each version with all that can be switched on, because nothing says what is. What none of them serves is
 not served."""
 
 TOGETHER: Final = -1
@@ -52,7 +52,7 @@ class OtherClaims:
         return None if found is None else f"without free devices that suit claim {self._named(found)}"
 
     def never(self, node: Node) -> str | None:
-        """Return the same if nobody held a device."""
+        """Return the same if no claim held a device."""
         if self._refused(node, as_free=False) is None:
             return None
         found = self._refused(node, as_free=True)

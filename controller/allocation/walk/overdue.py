@@ -35,7 +35,7 @@ def _what(inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], work:
     if work is Work.NODES:
         return f"{work.value}: use fewer terms in pod {pod.key}"
     if work is Work.DEVICES:
-        return f"{work.value}, which continues where it stopped; nobody has to act"
+        return f"{work.value}, which continues where it stopped; no action is needed"
     return f"{work.value}: simplify claim {keys}"
 
 

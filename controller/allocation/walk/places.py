@@ -121,7 +121,7 @@ class Places(Generic[Q]):
             # If something was left out nothing is proved: the node is asked after all others.
             return UNSCORED if places.cut_off else places.refusal()
         answers = self.answers.of_kind(state.kind)
-        answer = answers.beside(state.free, held) if held else answers.of(state.free)
+        answer = answers.with_held(state.free, held) if held else answers.of(state.free)
         if answer.best is None:
             return answer.reason
         return self._rank_of_whole(state, held, answer.best.score.best_node_rank()) if self.elsewhere else answer.bound
@@ -160,7 +160,7 @@ class Places(Generic[Q]):
         if asked is None:
             return None
         asked = self.narrowed(asked, problem, pool, gpus, node_question)
-        places, driver = self.on(asked, state, gpus.beside), self._inventory.driver
+        places, driver = self.on(asked, state, gpus.held), self._inventory.driver
         keys = tuple(one.key for one in chosen_by_links(problem, node_question))
         found = choose_place(
             problem,

@@ -64,7 +64,7 @@ class PodDemand:
     """Whether the pod's user visibly means our driver."""
     pins: tuple[Mapping[str, Any], ...]
     """Raw node selectors of the claims that are already allocated."""
-    beside: Mapping[str, int]
+    held: Mapping[str, int]
     """Node → mask of the GPUs there that these claims hold; only nodes with some."""
     filter: NodeFilter
 
@@ -148,7 +148,7 @@ def placement_of(inventory: Inventory, pod: Pod, effort: Effort) -> PlacementDem
     """
     spec, placed = pod.spec, inventory.placed
     asks = spec.affinity or spec.topology_spread_constraints or spec.volumes
-    if spec.node_name or not (asks or placed.keeps_anybody_off):
+    if spec.node_name or not (asks or placed.keeps_pods_off):
         return None  # a pod that names its node has bypassed them
     return placement_demand(inventory.placed, inventory.spread_scopes, inventory.storage, pod, pod_name(pod), effort)
 
@@ -292,8 +292,10 @@ class Combination:
     @property
     def requirement(self) -> Requirement:
         """The strictest requirement of the requests whose devices are chosen by their links."""
-        told = {chosen.demand.policy.requirement for chosen in self.scored}
-        return next((requirement for requirement in STRICTEST_FIRST if requirement in told), Requirement.BEST_EFFORT)
+        demanded = {chosen.demand.policy.requirement for chosen in self.scored}
+        return next(
+            (requirement for requirement in STRICTEST_FIRST if requirement in demanded), Requirement.BEST_EFFORT
+        )
 
     def of_claim(self, claim: int) -> tuple[ChosenRequest, ...]:
         """Return the requests of one claim, in order."""

@@ -138,11 +138,11 @@ class Walk:
         else:
             self._begin(self._exact_groups(parts))
         found = self._next(None)
-        if found is not None or self._nobody_has_room():
+        if found is not None or self._no_node_has_room():
             return found
         self._take_from_ranking(whole=True)
         mixed = [{kind: by_state for kind, by_state in part.items() if kind.is_mixed} for part in parts]
-        if not any(mixed) and not any(state.kind.is_mixed for _, state, _ in self._beside()):
+        if not any(mixed) and not any(state.kind.is_mixed for _, state, _ in self._holding()):
             return None
         self._without = [entry for entry in self._without if not entry[0].is_mixed]
         self._refused += [(name, NO_ROOM) for _, _, _, names, _ in self._short for name in names]
@@ -350,7 +350,7 @@ class Walk:
         """Leave out the nodes that have no room."""
         self._take_from_ranking(whole=True)
         groups, self._heap = self._heap, []
-        for rank, _, place, names, gives in groups if not self._nobody_has_room() else ():
+        for rank, _, place, names, gives in groups if not self._no_node_has_room() else ():
             self._push(rank, self._roomy(rank, names[place:], gives), 0, gives)
 
     def _roomy(self, rank: int, names: Sequence[str], gives: _Gives) -> Sequence[str]:
@@ -364,7 +364,7 @@ class Walk:
             self._short.append((rank, short[0], 0, short, gives))
         return [name for name in meant if name in with_room]
 
-    def _nobody_has_room(self) -> bool:
+    def _no_node_has_room(self) -> bool:
         return self._with_room is not None and not self._with_room
 
     def _best_until_now(self) -> NodeChoice:
@@ -391,18 +391,18 @@ class Walk:
 
     def _buckets(self) -> Buckets:
         """Return the buckets to look at, without the nodes that are groups of their own."""
-        nodes, beside = self._inventory.nodes, self._demand.beside.keys()
+        nodes, holding = self._inventory.nodes, self._demand.held.keys()
         selected = self._narrowed
-        if beside:
-            return _gathered(self._inventory, (frozenset(nodes.names) if selected is None else selected) - beside)
+        if holding:
+            return _gathered(self._inventory, (frozenset(nodes.names) if selected is None else selected) - holding)
         if selected is not None and len(selected) * FEW < len(nodes):
             return _gathered(self._inventory, selected)
         self._selected = selected
         return self._inventory.node_buckets.by_free_gpus if self._is_exact else self._inventory.buckets
 
-    def _beside(self) -> Iterator[tuple[str, NodeState, int]]:
+    def _holding(self) -> Iterator[tuple[str, NodeState, int]]:
         """Yield the nodes where the pod already holds GPUs: they are part of its set there, and nowhere else."""
-        for name, held in self._demand.beside.items():
+        for name, held in self._demand.held.items():
             state = self._inventory.state(name) if name in self._inventory.nodes else ""
             if isinstance(state, NodeState) and (self._narrowed is None or name in self._narrowed):
                 yield name, state, held
@@ -411,8 +411,8 @@ class Walk:
         """Return the groups of nodes whose answers are all there is to know."""
         groups: list[_Group] = []
         without = self._without
-        for name, state, held in self._beside():
-            answer = self._answers.of_kind(state.kind).beside(state.free, held)
+        for name, state, held in self._holding():
+            answer = self._answers.of_kind(state.kind).with_held(state.free, held)
             if answer.best is None:
                 without.append((state.kind, answer.reason, (name,)))
             else:
@@ -436,7 +436,7 @@ class Walk:
         """Return the groups of nodes about which the rules have to be asked."""
         groups: list[_Group] = []
         is_second_part, rules = self._is_exact, self._rules
-        for name, state, held in self._beside():
+        for name, state, held in self._holding():
             if not is_second_part or state.kind.is_mixed:
                 self._add(groups, rules.bound(state, held), state, (name,))
         for by_state in (states for part in parts for states in part.values()):

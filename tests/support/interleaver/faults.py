@@ -146,7 +146,7 @@ def evicts_for_a_pod_only_once() -> Iterator[None]:
 
     with (
         mock.patch.object(upkeep, "preempt_later", never),
-        mock.patch.object(upkeep, "begin_wait_to_preempt_anew", never),
+        mock.patch.object(upkeep, "restart_wait_to_preempt", never),
     ):
         yield
 

@@ -202,7 +202,7 @@ def objects_of(inventory: Inventory, pod: Pod) -> dict[str, Any]:
 def _around(inventory: Inventory, pod: Pod) -> dict[str, Any]:
     """What rules about other pods and storage look at; nothing if none apply."""
     placed, storage, spec = inventory.placed, inventory.storage, pod.spec
-    if not (spec.affinity or spec.topology_spread_constraints or spec.volumes or placed.keeps_anybody_off):
+    if not (spec.affinity or spec.topology_spread_constraints or spec.volumes or placed.keeps_pods_off):
         return {}
     return {
         "pods": [

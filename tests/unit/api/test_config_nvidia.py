@@ -63,7 +63,7 @@ def test_the_line_is_one_that_our_driver_reads(theirs: dict[str, Any], ours: Gpu
     assert capacity == {"capacity": {"requests": {"memory": "10Gi"}}}
 
 
-def test_what_mps_was_told_becomes_what_the_request_asks_for() -> None:
+def test_what_mps_was_reported_becomes_what_the_request_asks_for() -> None:
     told = {"defaultActiveThreadPercentage": 30, "defaultPinnedDeviceMemoryLimit": "6Gi"}
     _, capacity = lines(refused(**config("MPS", mpsConfig=told)))
     assert capacity == {"capacity": {"requests": {"memory": "6Gi", "cores": "30"}}}

@@ -120,12 +120,12 @@ def test_nothing_of_the_score_is_shown_where_no_part_of_it_decided() -> None:
     assert describe(replace(equal, runner_up=None)) == "4 of the GPUs of node-a: 6 pairs NV12"
 
 
-def test_rings_are_told_in_words() -> None:
+def test_rings_are_reported_in_words() -> None:
     score = (("bandwidth_gb_s", 50), ("ring_gb_s", 25), ("damage_ring_gb_s", 0))
     assert parts_in_words(score) == "bandwidth: 50 GB/s, slowest hop of the best ring: 25 GB/s, damage to rings: 0 GB/s"
 
 
-def test_what_compares_nodes_is_told_in_words() -> None:
+def test_what_compares_nodes_is_reported_in_words() -> None:
     score = (("net_gain_gpus", -1), ("bandwidth_percent_of_ideal", 98), ("free_gpus", 4), ("loss_milligpus", 1250))
     assert parts_in_words(score) == (
         "net gain in GPUs: -1, share of the ideal bandwidth: 98 %, free GPUs: 4, loss of other pods: 1.25 GPUs"
@@ -139,7 +139,7 @@ def test_what_compares_nodes_is_told_in_words() -> None:
         (100, "least lost (100 GB/s) for pods of 8: next best, one GPU on b, would have cost them 300 GB/s"),
     ],
 )
-def test_damage_is_told_as_what_is_kept_for_which_pods(mine: int, words: str) -> None:
+def test_damage_is_reported_as_what_is_kept_for_which_pods(mine: int, words: str) -> None:
     second = RunnerUp("b", "one GPU", "damage_8_gb_s", (), (("bandwidth_gb_s", 0), ("damage_8_gb_s", 300)))
     one = Decision("a", "one GPU", (("bandwidth_gb_s", 0), ("damage_8_gb_s", mine)), 1, second)
     assert describe(one) == f"1 of the GPUs of a: one GPU; {words}"

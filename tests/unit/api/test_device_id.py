@@ -3,7 +3,7 @@ from __future__ import annotations
 from dracaena.api.device_id import DeviceId, PoolId
 
 
-def test_devices_of_one_pool_and_name_are_told_apart_by_their_drivers() -> None:
+def test_devices_of_one_pool_and_name_are_distinguished_by_their_drivers() -> None:
     ours, theirs = DeviceId("gpu.example.com", "node-1", "gpu-0"), DeviceId("nic.example.com", "node-1", "gpu-0")
     assert ours != theirs
     assert ours.pool_id == PoolId("gpu.example.com", "node-1") != theirs.pool_id

@@ -155,7 +155,7 @@ def test_no_device_however_broken_breaks_the_pool(
     assert all(gpu.ordinal < pool.topology.gpu_count for gpu in pool.gpus)
 
 
-def test_mig_devices_are_read_beside_the_gpus() -> None:
+def test_mig_devices_are_read_next_to_the_gpus() -> None:
     machine = divided_machine()
     pool = decode_pool(encode_devices(machine))
     assert pool.problems == ()

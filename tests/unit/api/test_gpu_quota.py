@@ -80,7 +80,7 @@ def test_each_limit_is_read_in_its_unit() -> None:
         ('{"migDevicesByProfile": {"1g": 8}}', "migDevicesByProfile.1g: no profile, expected a name as nvidia-smi"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_key_and_what_was_expected(text: str, words: str) -> None:
+def test_what_is_wrong_is_reported_with_its_key_and_what_was_expected(text: str, words: str) -> None:
     with pytest.raises(BadInputError) as error:
         read_quota(text)
     assert str(error.value).startswith(words)
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_told_with_its_key_and_what_was_expected(text: str, wor
     assert str(error.value).encode().decode() == str(error.value)
 
 
-def test_all_mistakes_are_told_at_once_and_what_is_right_is_read() -> None:
+def test_all_mistakes_are_reported_at_once_and_what_is_right_is_read() -> None:
     limits, problems = read_leniently('{"gpus": 8, "gpu": 1, "shareCores": -1}')
     assert limits == {QuotaItem(GPUS): 8}
     assert [problem.path for problem in problems] == [("gpu",), (SHARE_CORES,)]
@@ -118,7 +118,7 @@ def excess(limits: dict[QuotaItem, int], held: dict[QuotaItem, int], wanted: dic
     return find_excess("research", limits, held, wanted)
 
 
-def test_a_pod_beyond_a_limit_is_told_the_numbers() -> None:
+def test_a_pod_beyond_a_limit_learns_the_numbers() -> None:
     gpus, h100 = QuotaItem(GPUS), QuotaItem(GPUS_BY_PRODUCT, H100)
     told = excess({gpus: 9, h100: 8}, {gpus: 7, h100: 7}, {gpus: 2, h100: 2})
     words = f"namespace research may have 8 GPUs of product {H100}, holds 7, the pod wants 2"
@@ -129,7 +129,7 @@ def test_a_pod_beyond_a_limit_is_told_the_numbers() -> None:
     assert str(told) == "namespace research may have 16Gi of memory in shares of GPUs, holds 10Gi, the pod wants 10Gi"
 
 
-def test_the_limit_on_all_gpus_is_told_before_the_one_on_a_product() -> None:
+def test_the_limit_on_all_gpus_is_reported_before_the_one_on_a_product() -> None:
     gpus, h100 = QuotaItem(GPUS), QuotaItem(GPUS_BY_PRODUCT, H100)
     told = excess({gpus: 1, h100: 1}, {}, {gpus: 2, h100: 2})
     assert told is not None

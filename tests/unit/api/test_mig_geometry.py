@@ -77,7 +77,7 @@ def test_counters_allow_exactly_the_layouts_that_nvidia_allows(product: str) -> 
 
 
 @pytest.mark.parametrize("product", ["A100", "H100", "H200", "B200", "GB200", "GB300"])
-def test_one_instance_with_the_media_engines_fits_beside_others_and_a_second_one_does_not(product: str) -> None:
+def test_one_instance_with_the_media_engines_fits_next_to_others_and_a_second_one_does_not(product: str) -> None:
     profiles = GEOMETRIES[product]
     there = counters(profiles)
     by_name = {(place.profile.name, place.placement.start): place for place in places(PARENT, profiles)}

@@ -86,6 +86,6 @@ def test_each_share_has_a_name_of_its_own_that_mps_takes() -> None:
     assert mps.share_name(GPU, "c", "s") == mps.share_name(GPU, "c", "s")
 
 
-def test_a_request_that_was_written_anew_has_another_digest() -> None:
+def test_a_request_that_was_written_again_has_another_digest() -> None:
     other = msgspec.structs.replace(REQUEST, pinned_memory_mib=2)
     assert mps.digest(mps.encode(REQUEST)) == mps.digest(mps.encode(REQUEST)) != mps.digest(mps.encode(other))

@@ -56,7 +56,7 @@ def test_devices_of_claims_are_held_with_the_pods_that_use_them() -> None:
     assert (found.free, found.product, found.remarks) == (2, "NVIDIA T4", ())
 
 
-def test_who_shares_a_device_is_told_in_the_same_order_whatever_order_the_claims_come_in() -> None:
+def test_who_shares_a_device_is_reported_in_the_same_order_whatever_order_the_claims_come_in() -> None:
     claims = [holding(claim(name), "n", device_name(FOUR, 2)) for name in ("d", "a", "c", "b")]
     found = status([pool_slice("n", FOUR)], claims)
     assert [holder.claim for holder in found.gpus[2].holders] == [f"default/{name}" for name in "abcd"]
@@ -185,7 +185,7 @@ def test_mig_devices_are_devices_with_a_profile_in_the_place_of_their_gpu() -> N
     assert (found.free, len(found.devices)) == (4, 5)
 
 
-def test_a_mig_layout_is_told_beside_the_node_and_nothing_where_there_is_none() -> None:
+def test_a_mig_layout_is_reported_next_to_the_node_and_nothing_where_there_is_none() -> None:
     condition = PodCondition(type=CONDITION, status="True", reason="Applied", message="MIG layout m: all GPUs have it")
     conditioned = ConditionedNode(metadata=node("n").metadata, status=ConditionedStatus(conditions=(condition,)))
     found = status([pool_slice("n", FOUR)], nodes=[conditioned])

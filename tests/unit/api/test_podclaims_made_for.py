@@ -68,7 +68,7 @@ def test_a_claim_that_was_generated_for_a_pod_is_reserved_for_it_in_a_group_too(
     assert group_consumer(made) is None
 
 
-def test_whom_a_reservation_is_for_is_told_by_its_kind() -> None:
+def test_whom_a_reservation_is_for_is_reported_by_its_kind() -> None:
     made = of_owner(GROUP)
     held = msgspec.structs.replace(made, status=msgspec.structs.replace(made.status, reserved_for=[FOR_GROUP]))
     assert is_for_group(held)

@@ -20,22 +20,22 @@ CLASSES = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "mig.nvidia.com")
         ("h100", None),
     ],
 )
-def test_a_class_that_is_not_there_is_told_with_the_one_that_was_meant(name: str, meant: str | None) -> None:
+def test_a_class_that_is_not_there_is_reported_with_the_one_that_was_meant(name: str, meant: str | None) -> None:
     assert nearest(name, CLASSES) == meant
     hint = "an admin has to create it" if meant is None else f"did you mean {meant}?"
     assert no_class(name, CLASSES) == f"DeviceClass {name} does not exist: {hint}"
 
 
 @pytest.mark.parametrize(("name", "meant"), [("two-gpsu", "two-gpus"), ("four", None), ("team/two", None)])
-def test_a_template_that_is_not_there_is_told_with_the_one_of_its_namespace_that_was_meant(
+def test_a_template_that_is_not_there_is_reported_with_the_one_of_its_namespace_that_was_meant(
     name: str, meant: str | None
 ) -> None:
-    hint = "somebody has to create it" if meant is None else f"did you mean {meant}?"
+    hint = "create it" if meant is None else f"did you mean {meant}?"
     told = no_template(f"team/{name}", ("two-gpus", "eight-gpus"))
     assert told == f"ResourceClaimTemplate team/{name} does not exist: {hint}"
 
 
-def test_of_what_is_not_in_the_input_only_a_likely_mistake_is_told() -> None:
+def test_of_what_is_not_in_the_input_only_a_likely_mistake_is_reported() -> None:
     told = not_in_input("DeviceClass", "gpu.dracaena.dve", CLASSES)
     assert told == "DeviceClass gpu.dracaena.dve is not in the input: did you mean gpu.dracaena.dev?"
     assert not_in_input("DeviceClass", "gpu.nvidia.com", CLASSES) is None, "another word, which the cluster may have"
@@ -54,7 +54,7 @@ ATTRIBUTES = ("gpu.dracaena.dev/productName", "gpu.dracaena.dev/nvlinkGroup", "r
         ("example.com/rack", ""),
     ],
 )
-def test_an_attribute_that_nobody_has_is_told_with_the_one_that_was_meant(read: str, hint: str) -> None:
+def test_an_attribute_that_no_device_has_is_reported_with_the_one_that_was_meant(read: str, hint: str) -> None:
     assert unknown_name(ReadName.of_constraint(read), ATTRIBUTES) == f"no GPU has the attribute {read}{hint}"
 
 
@@ -76,7 +76,7 @@ def test_a_misspelt_name_among_thousands_is_found_with_few_comparisons(monkeypat
     assert compared == [MOST_COMPARED, MOST_COMPARED]
 
 
-def test_too_few_gpus_are_told_with_whose_they_are() -> None:
+def test_too_few_gpus_are_reported_with_whose_they_are() -> None:
     assert reasons.too_few_gpus("no node", 9, 8) == "no node has 9 GPUs, the largest has 8"
     assert reasons.too_few_gpus("no node that offers GPUs", 1, 0, reasons.MATCHING) == (
         "no node that offers GPUs has 1 GPU that its class and selectors match, the largest has 0"

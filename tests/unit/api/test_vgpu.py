@@ -85,7 +85,7 @@ def test_other_names_are_of_no_vgpu(name: str) -> None:
     assert vgpu_identity_in(name) is None
 
 
-def test_devices_of_virtual_machines_are_told_from_those_that_the_driver_names() -> None:
+def test_devices_of_virtual_machines_are_distinguished_from_those_that_the_driver_names() -> None:
     assert [is_of_virtual_machine(name) for name in (UUID, "0000:41:04.1", f"GPU-{UUID}", f"MIG-{UUID}", "3")] == [
         True, True, False, False, False,
     ]  # fmt: skip

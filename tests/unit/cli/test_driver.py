@@ -49,7 +49,7 @@ def test_release_stands_until_resume(root: Path, paths: PluginPaths, capsys: pyt
     ]
 
 
-def test_a_plugin_that_does_not_let_go_in_time_is_told(
+def test_a_plugin_that_does_not_let_go_in_time_is_reported(
     root: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugin = GpuDriverUse(paths.gpu_driver_lock, paths.release_request)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dracaena.api.objects import ObjectMeta
-from dracaena.cli.leader import SLACK, why_nobody_leads
+from dracaena.cli.leader import SLACK, why_no_leader
 from dracaena.kube.errors import ForbiddenError
 from dracaena.kube.lease import Lease, LeaseSpec, microtime
 from support.allocation import DRIVER
@@ -34,7 +34,7 @@ def lease(ago: timedelta, *, holder: str | None = "replica-1", namespace: str = 
 
 
 def why(*items: Lease | Exception) -> str | None:
-    return why_nobody_leads(Leases(*items), DRIVER, NOW)  # type: ignore[arg-type]
+    return why_no_leader(Leases(*items), DRIVER, NOW)  # type: ignore[arg-type]
 
 
 def test_a_lease_that_is_renewed_says_that_somebody_leads() -> None:
@@ -54,17 +54,17 @@ def test_the_newest_of_several_leases_counts() -> None:
     assert why(lease(timedelta(days=3), namespace="old"), lease(timedelta(seconds=1))) is None
 
 
-def test_a_lease_that_was_given_back_is_nobodys() -> None:
+def test_a_lease_that_was_given_back_is_no_instances() -> None:
     said = why(lease(timedelta(seconds=1), holder=None))
     assert said is not None
-    assert said.endswith("by nobody")
+    assert said.endswith("by no instance")
 
 
 def test_without_a_lease_no_controller_has_ever_led() -> None:
     assert why() == f"no controller has ever led: there is no Lease controller.{DRIVER} in any namespace"
 
 
-def test_who_may_not_read_leases_is_told_nothing_about_them() -> None:
+def test_who_may_not_read_leases_learns_nothing_about_them() -> None:
     assert why(ForbiddenError("GET leases", 403, "Forbidden", "no")) is None
 
 

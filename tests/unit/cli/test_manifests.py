@@ -77,7 +77,7 @@ def test_a_list_of_kubectl_holds_objects_of_any_kind(tmp_path: Path) -> None:
     assert [each.source.line for each in load_manifests([str(tmp_path)]).objects] == [4, 8]
 
 
-def test_an_empty_list_is_no_error_beside_others(tmp_path: Path) -> None:
+def test_an_empty_list_is_no_error_next_to_others(tmp_path: Path) -> None:
     write(tmp_path, a__yaml="apiVersion: v1\nkind: List\nitems: []\n---\n" + CLAIM % "a")
     assert names(tmp_path) == ["a"]
 
@@ -93,7 +93,7 @@ def test_standard_input_that_is_closed_is_one_clear_error(monkeypatch: pytest.Mo
     assert error_of("-") == "standard input: is closed, expected Kubernetes objects in YAML or JSON"
 
 
-def test_a_chart_and_other_files_of_a_folder_are_left_out_and_told(tmp_path: Path) -> None:
+def test_a_chart_and_other_files_of_a_folder_are_left_out_and_reported(tmp_path: Path) -> None:
     write(
         tmp_path,
         chart___Chart__yaml="name: x",

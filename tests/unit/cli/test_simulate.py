@@ -95,7 +95,7 @@ def test_a_claim_generated_for_another_pod_is_not_taken(run: Run, node: Callable
     again = pod("a", generated("two")) | {"metadata": {"name": "a", "uid": "u-now"}, "status": status}
     files = written(tmp_path / "p.yaml", template("two", 2), claim("a-gpus-1", 2, ownerReferences=[owner]), again)
     decided = outcomes(run, node("worker-1", "dgx-1v"), files)
-    assert decided[0]["reason"] == "claim default/a-gpus-1 was generated for somebody else (Pod a)"
+    assert decided[0]["reason"] == "claim default/a-gpus-1 was generated for another owner (Pod a)"
     assert decided[0]["node"] is None
 
 
@@ -124,7 +124,7 @@ def test_what_does_not_fit_has_reasons_and_no_devices(run: Run, node: Callable[.
     )
 
 
-def test_what_is_said_in_vain_is_told_with_the_first_claim_of_the_pod(
+def test_what_is_said_without_effect_is_reported_with_the_first_claim_of_the_pod(
     run: Run, node: Callable[..., Path], tmp_path: Path
 ) -> None:
     asked = claim("c", 1)
@@ -174,8 +174,8 @@ def test_a_pod_that_the_controller_would_not_look_at_says_why(
     decided = outcomes(run, node("worker-1", "dgx-1v"), files)
     assert [(outcome["pod"], outcome["reason"]) for outcome in decided] == [
         ("default/gated", "the pod waits at its scheduling gate example.com/later"),
-        ("default/lost", "claim default/missing does not exist: somebody has to create it"),
-        ("default/bare", "ResourceClaimTemplate default/missing does not exist: somebody has to create it"),
+        ("default/lost", "claim default/missing does not exist: create it"),
+        ("default/bare", "ResourceClaimTemplate default/missing does not exist: create it"),
         ("default/near", "ResourceClaimTemplate default/two-gpsu does not exist: did you mean two-gpus?"),
     ]
 
@@ -199,7 +199,7 @@ def test_the_table_shows_ordinals_and_the_reason_below(run: Run, node: Callable[
     assert result.err == ""
 
 
-def test_slices_without_their_node_are_taken_and_told(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+def test_slices_without_their_node_are_taken_and_reported(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
     path = node("worker-1", "dgx-1v", with_object=False)
     result = run("simulate", "-f", CLASSES, "-f", path, "-f", written(tmp_path / "c.yaml", claim("two", 2)))
     assert (result.code, "1 of 1 claims" in result.out) == (0, True)
@@ -332,7 +332,7 @@ def test_cpu_that_nodes_have_and_pods_take_counts_where_the_input_tells_it(
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3"])
-def test_what_a_taint_rule_takes_out_of_use_is_given_to_nobody(
+def test_what_a_taint_rule_takes_out_of_use_is_given_to_no_pod(
     run: Run, node: Callable[..., Path], tmp_path: Path, version: str
 ) -> None:
     slices = node("worker-1", "dgx-1v")
@@ -355,7 +355,7 @@ def test_what_a_taint_rule_takes_out_of_use_is_given_to_nobody(
     assert not set().union(*map(devices, decided)) & devices(before)
 
 
-def test_pods_that_ask_for_the_extended_resource_are_told_what_they_need(tmp_path: Path, run: Run) -> None:
+def test_pods_that_ask_for_the_extended_resource_learn_what_they_need(tmp_path: Path, run: Run) -> None:
     resources = {"limits": {"nvidia.com/gpu": 2}}
     container = {"name": "main", "image": "example/app:1.0", "resources": resources}
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old"}, "spec": {"containers": [container]}}
@@ -387,7 +387,7 @@ def test_a_gpu_that_is_cut_on_demand_is_drawn_as_each_claim_leaves_it(run: Run, 
     assert [own for _, _, own in drawn] == ["4g.40gb at 0", "1g.10gb at 6", "1g.10gb at 4"]
 
 
-def test_pods_that_ask_for_the_resource_of_a_mig_profile_are_told_how_to_ask_for_it(tmp_path: Path, run: Run) -> None:
+def test_pods_that_ask_for_the_resource_of_a_mig_profile_learn_how_to_ask_for_it(tmp_path: Path, run: Run) -> None:
     resources = {"limits": {"nvidia.com/mig-1g.10gb.me": 2}}
     container = {"name": "main", "image": "example/app:1.0", "resources": resources}
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old"}, "spec": {"containers": [container]}}

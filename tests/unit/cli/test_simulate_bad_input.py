@@ -26,7 +26,7 @@ def test_null_is_the_same_as_nothing_but_not_in_opaque_parameters(
     assert "$.requirement: nothing, expected one of 'BestEffort'" in decided[1]["reason"]
 
 
-def test_what_the_server_would_refuse_is_told_with_its_place(
+def test_what_the_server_would_refuse_is_reported_with_its_place(
     run: Run, node: Callable[..., Path], tmp_path: Path
 ) -> None:
     wrong = claim("wrong", 4)
@@ -89,7 +89,9 @@ def test_node_affinity_of_a_wrong_type_is_one_line(run: Run, tmp_path: Path) -> 
     assert "spec.affinity.nodeAffinity: wrong type: a list of 1, expected an object" in result.err
 
 
-def test_a_mistake_in_a_pod_template_is_told_with_its_path(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_mistake_in_a_pod_template_is_reported_with_its_path(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
     wrong = pod("a", named("two"))["spec"] | {"containers": [{"name": "m", "resources": {"claims": [{"name": "gpu"}]}}]}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": {"spec": wrong}}}
     result = run("simulate", "-f", CLASSES, "-f", node("w", "dgx-1v"), "-f", written(tmp_path / "j.yaml", job))

@@ -124,7 +124,7 @@ def test_gpus_that_a_node_shares_are_published_as_shared_ones(run: Run) -> None:
     assert published == {"none": [False] * 8, "all": [True] * 8, "some": [True, False, True, *[False] * 5]}
 
 
-def test_a_board_with_partitions_is_drawn_and_its_sets_are_told(run: Run) -> None:
+def test_a_board_with_partitions_is_drawn_and_its_sets_are_reported(run: Run) -> None:
     shown = run("topology", "show", "--machine", "hgx-h100", "--partitions", "--devices", "0,1")
     assert "whole partitions of 4: GPU0-3; GPU4-7" in shown.out
     assert "1 pair ?, no whole partition  1 pair NV18, a whole partition" in shown.out

@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(run: Run, text: str, me
     assert result.err.count("\n") == 1
 
 
-def test_unreadable_input_beside_findings_is_exit_code_2(run: Run) -> None:
+def test_unreadable_input_next_to_findings_is_exit_code_2(run: Run) -> None:
     result = run(BAD, "a: [")
     assert (result.code, result.out) == (2, "")
 

@@ -217,7 +217,7 @@ def test_what_a_workload_of_the_input_owns_makes_no_pods_of_its_own() -> None:
     assert len(made(replica_set, present=present)) == 2
 
 
-def test_a_suspended_workload_is_taken_as_if_it_were_not_and_told() -> None:
+def test_a_suspended_workload_is_taken_as_if_it_were_not_and_reported() -> None:
     found = workload_pods([workload("Job", {"suspend": True, "template": TEMPLATE})], (), ())
     assert len(found.pods) == 1
     assert found.remarks == ("Job team/w is suspended: simulated as if it were not",)
@@ -245,7 +245,7 @@ def test_a_suspended_workload_is_taken_as_if_it_were_not_and_told() -> None:
         ("LeaderWorkerSet", {"leaderWorkerTemplate": []}, "spec.leaderWorkerTemplate.workerTemplate: no pod template"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_place(kind: str, spec: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_read_is_reported_with_its_place(kind: str, spec: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInputError) as raised:
         workload_pods([workload(kind, spec)], (), ())
     assert str(raised.value).startswith("w.yaml:")

@@ -80,7 +80,7 @@ def looks_at_all_pods(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return looks
 
 
-def test_a_change_that_says_nothing_new_wakes_nobody_however_many_pods_name_the_claim(
+def test_a_change_that_says_nothing_new_wakes_no_pod_however_many_pods_name_the_claim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     crowd = Crowd()

@@ -115,7 +115,7 @@ def heavy(seed: int, *, namespace: str = "research") -> Hostile:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_decision_takes_longer_than_its_deadline_and_who_must_act_is_told(kind: str) -> None:
+def test_no_decision_takes_longer_than_its_deadline_and_who_must_act_is_reported(kind: str) -> None:
     world = World()
     one = hostile_pod(kind, 1)
     world.submit(one)
@@ -126,7 +126,7 @@ def test_no_decision_takes_longer_than_its_deadline_and_who_must_act_is_told(kin
         assert world.metric("decisions_total", result="too-long") >= 1  # type: ignore[operator]
         assert world.metric("waiting_pods", reason="took-too-long") is not None
         told = next(text for text in world.told() if "within the time allowed for one pod" in text)
-        assert "hostile/" in told or "nobody has to act" in told
+        assert "hostile/" in told or "no action is needed" in told
 
 
 def test_reading_claims_counts_however_small_they_are() -> None:
@@ -171,7 +171,7 @@ def test_the_bound_is_a_quarter_of_a_second() -> None:
     assert LONGEST_DECISION_S + SLACK_S <= 0.2535
 
 
-def test_a_pod_waits_no_longer_beside_many_hostile_ones_that_are_older() -> None:
+def test_a_pod_waits_no_longer_next_to_many_hostile_ones_that_are_older() -> None:
     assert delay_s(World(), 30) <= BOUND_S
 
 
@@ -212,7 +212,7 @@ def test_a_weaker_rule_is_found_out(
     assert delay_s(World(), 12) > BOUND_S
 
 
-def test_a_heavy_pod_that_can_be_served_is_served_in_several_tries_also_beside_hostile_ones() -> None:
+def test_a_heavy_pod_that_can_be_served_is_served_in_several_tries_also_next_to_hostile_ones() -> None:
     world = World()
     for number in range(5):
         world.submit(hostile_pod("loops", number))

@@ -55,7 +55,7 @@ class Search:
         for _ in range(STEPS):
             self.rng.choice(actions)()
             self.bench.advance(self.rng.choice([0.5, 1.0, 15.0]))
-            self.bench.waiting.tell_due()
+            self.bench.waiting.report_due()
             self.look()
 
     def refuse(self, verb: str, key: str) -> None:
@@ -149,7 +149,7 @@ def search_all(seeds: Iterable[int]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("first_seed", sampled(range(0, 1_000, 20), 1, 8))
-def test_nobody_is_told_a_name_of_another_namespace(first_seed: int) -> None:
+def test_nobody_learns_a_name_of_another_namespace(first_seed: int) -> None:
     told = search_all(range(first_seed, first_seed + 20))
     for reason in ("WaitingForGPUs", "GPUsAllocated", "GPUsTakenBack", "DeviceCollision"):
         assert told[reason] > 1, f"{reason} was told {told[reason]} times: the search has to come to it"

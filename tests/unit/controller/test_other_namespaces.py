@@ -21,7 +21,7 @@ def two_claims(namespace: str, name: str) -> Hostile:
     return named(made, namespace, name, "2026-01-01T00:00:00Z")
 
 
-def test_equal_pods_of_two_namespaces_are_told_the_same_reason_about_their_own_claims() -> None:
+def test_equal_pods_of_two_namespaces_learn_the_same_reason_about_their_own_claims() -> None:
     bench = Bench()
     told = {}
     for namespace, name in (("red", "first"), ("blue", "second")):

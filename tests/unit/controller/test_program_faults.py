@@ -49,7 +49,7 @@ def test_nodes_are_kept_for_who_starves_although_what_else_is_done_each_second_f
 
     with ScriptedServer(empty_lists) as server:
         controller = controller_over(server, tmp_path, clock, ends)
-        monkeypatch.setattr(controller.parts.waiting, "tell_due", fail)
+        monkeypatch.setattr(controller.parts.waiting, "report_due", fail)
         monkeypatch.setattr(controller.parts.cluster, "keep_for_starving", look)
         controller.start()
 

@@ -76,7 +76,7 @@ def test_the_rules_of_a_version_hold_a_minute_after_the_control_plane_was_update
         assert set(seen[count:]) <= {Features.of((1, 37))}
 
 
-def test_a_field_of_a_slice_that_is_not_known_is_counted_and_told_by_who_leads(tmp_path: Path) -> None:
+def test_a_field_of_a_slice_that_is_not_known_is_counted_and_reported_by_who_leads(tmp_path: Path) -> None:
     clock, registry = FakeClock(), CollectorRegistry()
     document = published("slice-1", device("gpu", laterField=1), driver="driver-a")
     with ApiServer(clock=clock.now) as server:

@@ -33,7 +33,7 @@ from support.reconciling import EXCLUSION_S, SEVEN, TWO, Bench
 from support.watched_cluster import WatchedCluster
 
 
-def test_a_pending_pod_gets_the_best_linked_gpus_and_both_are_told() -> None:
+def test_a_pending_pod_gets_the_best_linked_gpus_and_both_are_reported() -> None:
     bench = Bench()
     bench.add(pod("p", "c"), claim("c", request(count=4)))
     bench.run()
@@ -107,15 +107,15 @@ def test_a_generated_claim_is_waited_for_without_noise() -> None:
 @pytest.mark.parametrize(
     ("waiting", "text"),
     [
-        (pod("p", "typo"), "claim default/typo does not exist: somebody has to create it"),
-        (generated("p"), "ResourceClaimTemplate default/t does not exist: somebody has to create it"),
+        (pod("p", "typo"), "claim default/typo does not exist: create it"),
+        (generated("p"), "ResourceClaimTemplate default/t does not exist: create it"),
     ],
 )
-def test_a_claim_that_is_not_there_is_told_within_a_second_and_once(waiting: Pod, text: str) -> None:
+def test_a_claim_that_is_not_there_is_reported_within_a_second_and_once(waiting: Pod, text: str) -> None:
     bench = Bench()
     bench.add(waiting)
     bench.run()
-    bench.waiting.tell_due()
+    bench.waiting.report_due()
     assert bench.told() == []
     assert bench.metric("waiting_pods", reason="claim-missing") == 1
     bench.advance(0.9)
@@ -124,7 +124,7 @@ def test_a_claim_that_is_not_there_is_told_within_a_second_and_once(waiting: Pod
     assert bench.told() == [text]
 
 
-def test_a_misspelt_template_is_told_with_the_one_that_was_meant_and_the_namespace_is_listed_once() -> None:
+def test_a_misspelt_template_is_reported_with_the_one_that_was_meant_and_the_namespace_is_listed_once() -> None:
     bench = Bench()
     listed: list[str] = []
     bench.template_api.before = lambda verb, key: listed.append(key) if verb == "list-names" else None
@@ -150,10 +150,10 @@ def test_a_namespace_whose_templates_cannot_be_listed_gives_no_hint() -> None:
     bench.add(generated("p"))
     bench.run()
     bench.advance(0.9)
-    assert bench.told() == ["ResourceClaimTemplate default/t does not exist: somebody has to create it"]
+    assert bench.told() == ["ResourceClaimTemplate default/t does not exist: create it"]
 
 
-def test_a_claim_that_is_slow_to_be_made_from_its_template_is_told_after_some_seconds() -> None:
+def test_a_claim_that_is_slow_to_be_made_from_its_template_is_reported_after_some_seconds() -> None:
     bench = Bench()
     bench.template_api.templates["default/t"] = ResourceClaimTemplate(
         ObjectMeta(name="t"), ResourceClaimTemplateSpec({})
@@ -161,10 +161,10 @@ def test_a_claim_that_is_slow_to_be_made_from_its_template_is_told_after_some_se
     bench.add(generated("p"))
     bench.run()
     bench.pass_time(int(GENERATED_S) - 1)
-    bench.waiting.tell_due()
+    bench.waiting.report_due()
     assert bench.told() == []
     bench.advance(1.0)
-    bench.waiting.tell_due()
+    bench.waiting.report_due()
     assert bench.told() == ["the claim for t is not generated from its template yet"]
 
 
@@ -178,10 +178,10 @@ def test_a_template_that_cannot_be_looked_up_is_not_said_to_be_missing() -> None
     bench.add(generated("p"))
     bench.run()
     bench.pass_time(int(GENERATED_S) - 1)
-    bench.waiting.tell_due()
+    bench.waiting.report_due()
     assert bench.told() == []
     bench.advance(1.0)
-    bench.waiting.tell_due()
+    bench.waiting.report_due()
     assert bench.told() == ["the claim for t is not generated from its template yet"]
 
 
@@ -257,7 +257,7 @@ def test_pods_get_different_devices_also_while_the_watch_shows_nothing() -> None
     assert not bench.phases() & OURS
 
 
-def test_a_pod_that_fits_nowhere_is_told_why_and_gets_what_is_freed() -> None:
+def test_a_pod_that_fits_nowhere_learns_why_and_gets_what_is_freed() -> None:
     bench = Bench(n=TWO)
     bench.add(pod("p", "c"), claim("c", request(count=2)))
     bench.run()
@@ -271,7 +271,7 @@ def test_a_pod_that_fits_nowhere_is_told_why_and_gets_what_is_freed() -> None:
     assert bench.metric("waiting_pods", reason="no-node") == 0
 
 
-def test_a_pod_waits_for_a_class_and_is_told_at_once_whose_ever_it_is() -> None:
+def test_a_pod_waits_for_a_class_and_is_reported_at_once_whose_ever_it_is() -> None:
     bench = Bench()
     bench.add(pod("p", "c"), claim("c", request(device_class=f"{DRIVER}-big")))
     bench.add(pod("q", "d"), claim("d", request(device_class="nic.example.com")))
@@ -290,7 +290,7 @@ def test_a_pod_waits_for_a_class_and_is_told_at_once_whose_ever_it_is() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_what_a_pod_says_in_vain_is_told_once_whether_it_is_served_or_waits(count: int) -> None:
+def test_what_a_pod_says_without_effect_is_reported_once_whether_it_is_served_or_waits(count: int) -> None:
     bench = Bench(n=TWO)
     other = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}}
     container = {"name": "main", "resources": {"claims": [{"name": "c0", "request": "gpu"}]}}
@@ -299,7 +299,7 @@ def test_what_a_pod_says_in_vain_is_told_once_whether_it_is_served_or_waits(coun
     for _ in range(3):
         bench.cluster.intake.node_changed(None, node("n", labels={"changed": "yes"}))
         bench.pass_time(20)
-        bench.waiting.tell_due()
+        bench.waiting.report_due()
     texts = [text for _, reason, text in bench.events.seen if reason == "ClaimPartsIgnored"]
     expected = (
         f"claim default/c: {reasons.foreign_config('gpu.nvidia.com', DRIVER)}",
@@ -310,7 +310,7 @@ def test_what_a_pod_says_in_vain_is_told_once_whether_it_is_served_or_waits(coun
     assert (bench.held("c") is not None) == (count == 2)
 
 
-def test_pods_that_use_one_request_each_of_a_claim_are_not_told_of_the_other() -> None:
+def test_pods_that_use_one_request_each_of_a_claim_are_not_reported_of_the_other() -> None:
     bench = Bench(n=TWO)
     bench.add(claim("c", request("a"), request("b")))
     for name in ("a", "b"):
@@ -321,7 +321,7 @@ def test_pods_that_use_one_request_each_of_a_claim_are_not_told_of_the_other() -
     assert [text for _, reason, text in bench.events.seen if reason == "ClaimPartsIgnored"] == []
 
 
-def test_a_broken_config_is_told_and_nothing_is_written() -> None:
+def test_a_broken_config_is_reported_and_nothing_is_written() -> None:
     bench = Bench()
     bad = own_config({"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "TopologyPolicy", "requirement": "fast"})
     bench.add(pod("p", "c"), claim("c", configs=[bad]))
@@ -427,7 +427,7 @@ def test_a_claim_that_goes_before_anything_was_written_leaves_nothing_to_take_ba
     assert bench.held("c") == (0,)
 
 
-def test_a_write_that_validation_refuses_is_told_to_the_user() -> None:
+def test_a_write_that_validation_refuses_is_reported_to_the_user() -> None:
     bench = Bench()
     bench.add(pod("p", "c"), claim("c"))
 

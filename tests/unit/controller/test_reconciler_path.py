@@ -23,6 +23,6 @@ def test_a_decision_enters_the_files_that_the_page_names() -> None:
     assert path.keys() == told_files(), "docs/dev/architecture.md shows another path"
 
 
-def test_a_decision_beside_pods_that_wait_also_enters_their_lines() -> None:
+def test_a_decision_next_to_pods_that_wait_also_enters_their_lines() -> None:
     *_, beside_waiting = paths_of_a_fresh_process()
     assert beside_waiting.keys() == told_files() | {"controller/queue/waiting_lines.py"}

@@ -116,7 +116,7 @@ def test_a_reservation_that_went_is_given_back_to_the_group_of_a_bound_pod() -> 
     assert reserved_for(bench) == [FOR_GROUP]
 
 
-def test_a_claim_of_another_group_is_not_taken_and_the_pod_is_told() -> None:
+def test_a_claim_of_another_group_is_not_taken_and_the_pod_is_reported() -> None:
     bench = Bench()
     made = group_claim()
     owner = msgspec.structs.replace(GROUP, name="other")
@@ -126,6 +126,6 @@ def test_a_claim_of_another_group_is_not_taken_and_the_pod_is_told() -> None:
     )
     bench.run()
     bench.advance(MISSING_CLAIM_S)
-    bench.waiting.tell_due()
+    bench.waiting.report_due()
     assert bench.held("g-t-x") is None
-    assert bench.told() == ["claim default/g-t-x was generated for somebody else (PodGroup other)"]
+    assert bench.told() == ["claim default/g-t-x was generated for another owner (PodGroup other)"]

@@ -81,7 +81,7 @@ def test_taint_rules_are_obeyed_as_if_the_slices_had_their_taints(
     ]
 
 
-def test_pods_beyond_the_quota_of_their_namespace_are_told_the_numbers() -> None:
+def test_pods_beyond_the_quota_of_their_namespace_learn_the_numbers() -> None:
     quota = {"gpu.dracaena.dev/quota": '{"gpus": 3}'}
     simulation = Simulation(
         DRIVER,

@@ -46,7 +46,7 @@ def test_what_the_server_takes_has_no_error(path: str, value: Any) -> None:
         ),
     ],
 )
-def test_an_extended_resource_is_told_once_with_what_to_do(resources: dict[str, Any], words: str) -> None:
+def test_an_extended_resource_is_reported_once_with_what_to_do(resources: dict[str, Any], words: str) -> None:
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
     containers = [{"name": "main", "image": "a", "resources": resources}]
     (told,) = warnings({**document, "spec": {"containers": containers}})

@@ -122,7 +122,7 @@ class Slice:
 
     @property
     def declares_counters(self) -> bool:
-        """Whether it is for counters; the API forbids devices beside them."""
+        """Whether it is for counters; the API forbids devices next to them."""
         return bool(self.counter_sets)
 
 
@@ -147,7 +147,7 @@ class ReachableDevice:
     is_operable: bool = True
     """False where kubelet is to leave out calls of the driver and the one of this node cannot."""
     problem: str = ""
-    """What is wrong with its own node selector, so that nobody can tell; empty when nothing is."""
+    """What is wrong with its own node selector, so that nothing is known; empty when nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Pool:
 
     @property
     def has_binding_conditions(self) -> bool:
-        """Whether any device that can be given out here needs somebody's confirmation before its pod runs."""
+        """Whether any device that can be given out here needs a confirmation before its pod runs."""
         return any(reachable.device.binding_conditions for reachable in self.devices)
 
 

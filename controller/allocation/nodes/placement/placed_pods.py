@@ -25,7 +25,7 @@ from dracaena.controller.allocation.nodes.placement.pod_terms import (
 )
 
 MAX_COUNTS: Final = 64
-"""Counts that are kept up to date beside those that waiting pods need: what pods asked for lately. Each costs 0.3 µs
+"""Counts that are kept up to date besides those that waiting pods need: what pods asked for lately. Each costs 0.3 µs
 for every pod that comes, moves or goes, and memory for the nodes where it found a pod."""
 
 Labels = Mapping[str, str]
@@ -152,7 +152,7 @@ class PlacedPods:
         return self._pods.get(namespace, {}).get(pod)
 
     @property
-    def keeps_anybody_off(self) -> bool:
+    def keeps_pods_off(self) -> bool:
         """Whether any pod on a node has required anti-affinity."""
         return bool(self._anchors)
 
@@ -217,7 +217,7 @@ class PlacedPods:
 
     def set_namespace(self, name: str, labels: Labels | None) -> None:
         """Take in a namespace; None: it is gone. Cost: if labels changed, each count by namespace labels is counted
-        anew.
+        again.
         """
         if self._namespaces.get(name) == labels:
             return

@@ -30,7 +30,7 @@ class LinkedWorths(Worths, Bandwidths, Protocol):
     def left_rank(self, free: int) -> tuple[int, int, int, int]: ...  # noqa: D102
     def left_steps(self, free: int) -> int: ...  # noqa: D102
     def free_worths(self, sets: Sequence[int], size: int) -> Iterator[tuple[int, list[int]]]: ...  # noqa: D102
-    def score(self, free: int, chosen: int, beside: int, order: Order) -> Score: ...  # noqa: D102
+    def score(self, free: int, chosen: int, held: int, order: Order) -> Score: ...  # noqa: D102
 
 
 SharesOf = Callable[[Bandwidths], tuple[RequestShare, ...]]

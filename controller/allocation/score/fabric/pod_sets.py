@@ -27,13 +27,13 @@ class PodSets:
     claim. With several claims, figures of pairs are those over PCIe.
     """
 
-    def __init__(self, table: LinkedWorths, claims: Sequence[ClaimGpus], beside: int, effort: Effort) -> None:
-        """`beside`: the GPUs that the pod already holds, including the claims' `base`. Sets that are looked at are
+    def __init__(self, table: LinkedWorths, claims: Sequence[ClaimGpus], held: int, effort: Effort) -> None:
+        """`held`: the GPUs that the pod already holds, including the claims' `base`. Sets that are looked at are
         charged to `effort`."""
         self.box, self.comparable, self.many_unlike = table.box, table.comparable, table.many_unlike
         self.free_worths, self.left_rank, self.left_steps = table.free_worths, table.left_rank, table.left_steps
         self.numa_nodes, self.nic_distance = table.numa_nodes, table.nic_distance
-        self._table, self._claims, self._beside, self._effort = table, tuple(claims), beside, effort
+        self._table, self._claims, self._held, self._effort = table, tuple(claims), held, effort
         self._known: dict[tuple[int, int], tuple[int, tuple[int, ...]] | None] = {}
 
     def split(self, mask: int) -> tuple[int, ...] | None:
@@ -76,12 +76,12 @@ class PodSets:
         """Return worst_pair_gb_s and pair_sum_gb_s, both negative, and worst_level."""
         return pair_rank(self._table, mask, self._sets(mask))
 
-    def score(self, free: int, chosen: int, beside: int = 0, order: Order = DEFAULT_ORDER) -> Score:
+    def score(self, free: int, chosen: int, held: int = 0, order: Order = DEFAULT_ORDER) -> Score:
         """Return the score of a set that can be split."""
-        return score_of_claims(self._table, free, chosen, beside, self.claim_sets(chosen), order)
+        return score_of_claims(self._table, free, chosen, held, self.claim_sets(chosen), order)
 
     def _sets(self, mask: int) -> tuple[int, ...]:
-        return self.claim_sets(mask & ~self._beside)
+        return self.claim_sets(mask & ~self._held)
 
     def _best(self, left: int, place: int) -> tuple[int, tuple[int, ...]] | None:
         """Return (sum of worths, GPUs of each) for the claims from `place` on."""
@@ -128,12 +128,12 @@ def _split(claim: ClaimGpus, mask: int) -> tuple[int, ...]:
 
 
 def score_of_claims(
-    table: LinkedWorths, free: int, chosen: int, beside: int, claims: Sequence[int], order: Order = DEFAULT_ORDER
+    table: LinkedWorths, free: int, chosen: int, held: int, claims: Sequence[int], order: Order = DEFAULT_ORDER
 ) -> Score:
     """Return the score of taking `chosen` out of the free GPUs. `claims` are the GPUs of each claim, including those of
-    `beside` (class_table.ClassTable.score)."""
-    together = chosen | beside
-    score = table.score(free, chosen, beside, order)
+    `held` (class_table.ClassTable.score)."""
+    together = chosen | held
+    score = table.score(free, chosen, held, order)
     worst_pair, pair_sum, worst_level = pair_rank(table, together, claims)
     return replace(
         score,

@@ -135,8 +135,8 @@ class ShareAssignments:
                 return
             ordinal, _ = candidates[index]
             if mask >> ordinal & 1:
-                beside = mask & near[ordinal] if near else mask
-                for others in self._subsets(candidates, count - 1, index + 1, beside, near):
+                left = mask & near[ordinal] if near else mask
+                for others in self._subsets(candidates, count - 1, index + 1, left, near):
                     yield (candidates[index], *others)
 
     def _state(self, free: int, now: Mapping[int, Filled]) -> Hashable:
@@ -160,11 +160,11 @@ class ShareAssignments:
             ]
             if one is None or not any(wanted):
                 continue
-            told = tuple(None if amounts is None else tuple(sorted(amounts.items())) for amounts in wanted)
+            takes = tuple(None if amounts is None else tuple(sorted(amounts.items())) for amounts in wanted)
             has = tuple((held.name, held.value.nano) for held in one.device.capacities)
             is_shareable = self._question.kind.shareable >> ordinal & 1
             links = tuple(self._links(rule, ordinal) for rule, _ in self._rules.values())
-            found[ordinal] = kinds.setdefault((told, has, is_shareable, links), len(kinds))
+            found[ordinal] = kinds.setdefault((takes, has, is_shareable, links), len(kinds))
         return found
 
     @staticmethod

@@ -102,7 +102,7 @@ def test_one_behind_tls_and_a_password_is_asked_with_both(tmp_path: Path) -> Non
             access(port, password=right).usage(LOCAL)
 
 
-def test_who_is_not_of_the_authority_is_not_told_the_password(tmp_path: Path) -> None:
+def test_who_is_not_of_the_authority_is_not_reported_the_password(tmp_path: Path) -> None:
     write_authority(tmp_path / "ca.crt")
     (tmp_path / "password").write_text("right\n")
     told = b""
@@ -234,7 +234,7 @@ def test_whatever_is_at_the_port_ends_in_words(answer: bytes, words: str) -> Non
         access(port).usage(LOCAL)
 
 
-def test_a_port_at_which_nothing_listens_is_told() -> None:
+def test_a_port_at_which_nothing_listens_is_reported() -> None:
     with socket.create_server((LOCAL, 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ExporterError, match=GAVE_NONE + ".*Connection refused"):
@@ -302,7 +302,7 @@ def test_a_url_that_names_no_exporters_is_refused(url: str) -> None:
         (f"{BEGIN}\nnothing\n-----END CERTIFICATE-----\n", r"holds a certificate that cannot be read: \[X509\]"),
     ],
 )
-def test_a_file_without_an_authority_is_told_at_the_start(tmp_path: Path, text: str, why: str) -> None:
+def test_a_file_without_an_authority_is_reported_at_the_start(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "ca.crt"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(BadInputError, match=f"^file {file} {why}"):
@@ -317,7 +317,7 @@ def test_a_file_of_authorities_may_have_comments_in_any_language_and_only_these_
     assert len(tls.get_ca_certs()) == 1
 
 
-def test_files_that_are_not_there_are_told_at_the_start(tmp_path: Path) -> None:
+def test_files_that_are_not_there_are_reported_at_the_start(tmp_path: Path) -> None:
     absent = tmp_path / "absent"
     with pytest.raises(BadInputError, match=f"^file {absent} cannot be read: .*No such file"):
         access(1, absent)
@@ -357,7 +357,7 @@ def test_files_are_read_again_when_authority_and_password_are_replaced(tmp_path:
 
 
 @pytest.mark.parametrize(("name", "text"), [("ca.crt", ""), ("ca.crt", None), ("password", ""), ("password", None)])
-def test_a_file_that_can_no_longer_be_used_is_told_and_nothing_is_asked_as_before(
+def test_a_file_that_can_no_longer_be_used_is_reported_and_nothing_is_asked_as_before(
     tmp_path: Path, name: str, text: str | None
 ) -> None:
     write_authority(tmp_path / "ca.crt")

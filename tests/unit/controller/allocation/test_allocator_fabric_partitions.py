@@ -67,7 +67,7 @@ def matching(size: int, *requests: dict[str, object], name: str = "c") -> Resour
     return made
 
 
-def test_a_claim_gets_a_whole_partition_and_is_told_so() -> None:
+def test_a_claim_gets_a_whole_partition_and_learns_so() -> None:
     found = decide(cluster([1, 2, 3, 4, 6]), claim("c", request(count=2)))
     assert gpus_of(found) == (1, 3)
     decision = decision_of(found, found.claims[0])
@@ -75,7 +75,7 @@ def test_a_claim_gets_a_whole_partition_and_is_told_so() -> None:
     assert dict(decision.score)["bandwidth_gb_s"] == 450
 
 
-def test_what_is_no_partition_is_told_to_have_no_nvlink() -> None:
+def test_what_is_no_partition_is_reported_to_have_no_nvlink() -> None:
     found = decide(cluster([0, 1, 4, 5]), claim("c", request(count=2)))
     decision = decision_of(found, found.claims[0])
     assert "NV" not in decision.links
@@ -101,7 +101,7 @@ def test_all_devices_of_a_node_are_its_largest_partition() -> None:
     assert decide(cluster(range(8)), everything).links == "28 pairs NV18, a whole partition"
 
 
-def test_a_second_claim_of_a_pod_gets_its_own_partition_beside_the_first() -> None:
+def test_a_second_claim_of_a_pod_gets_its_own_partition_next_to_the_first() -> None:
     first = holding(claim("a"), "shared", *(device_name(SHARED, gpu) for gpu in (0, 2)))
     inventory = cluster([1, 3, 4, 5])
     found = decide(inventory, first, claim("b", request(count=2)))

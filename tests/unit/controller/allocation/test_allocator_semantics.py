@@ -163,7 +163,7 @@ def test_a_claim_for_another_drivers_devices_is_left_alone_in_silence() -> None:
     assert not refused.concerns_us
 
 
-def test_beside_a_claim_for_another_drivers_devices_ours_is_served() -> None:
+def test_next_to_a_claim_for_another_drivers_devices_ours_is_served() -> None:
     inventory = cluster([pool_slice("n", SEVEN)])
     ours, theirs = claim("ours", request(count=2)), claim("theirs", request(device_class="nic"))
     decision = decide(inventory, theirs, ours)
@@ -303,7 +303,7 @@ def test_a_gpu_that_is_named_by_its_uuid_is_given_from_the_node_that_has_it() ->
     assert decide(inventory, asked, allocator=allocator).node == "b"
 
 
-def test_a_gpu_that_comes_back_under_another_uuid_is_asked_anew() -> None:
+def test_a_gpu_that_comes_back_under_another_uuid_is_asked_again() -> None:
     before = pool_slice("a", machine("a", blocks(2, inside="PIX", outside="PIX")))
     after = pool_slice("a", machine("other", blocks(2, inside="PIX", outside="PIX")), generation=2)
     uuid = after.spec.devices[0].attributes["uuid"].string

@@ -67,7 +67,7 @@ def test_memory_beyond_whole_mib_is_nobodys() -> None:
     assert (state.free, state.shares) == (0, ())
 
 
-def test_nobody_joins_a_gpu_that_somebody_has_whole_beside_a_share() -> None:
+def test_nobody_joins_a_gpu_that_somebody_has_whole_next_to_a_share() -> None:
     """A decision that is only noted rests as whole GPUs: the note has no amounts."""
     whole = holding(claim("w"), "a", device_name(SMALL, 0))
     part = holding_share("h", "a", device_name(SMALL, 0), {"memory": "10Gi", "cores": "0"})
@@ -162,7 +162,7 @@ class TestModesWithoutAChoice:
         assert self.ask(cluster(a=SMALL), *alike, first_fit=True) == [zero, one, zero]
 
 
-def test_a_mode_that_was_tried_in_vain_leaves_nothing_behind() -> None:
+def test_a_mode_that_was_tried_without_success_leaves_nothing_behind() -> None:
     anywhere = claim("c0", share("s", "1Gi"), configs=[own_config(sharing("MPS"))])
     named = claim("c1", share("s", "1Gi", selectors=by_uuid(0)), configs=[own_config(sharing("TimeSlicing"))])
     found = Allocator(first_fit=True).allocate(cluster(a=SMALL), pod("pod", "c0", "c1"), [anywhere, named])
@@ -279,7 +279,7 @@ def test_nodes_that_differ_in_their_shares_alone_are_one_to_who_wants_whole_gpus
 
 
 @pytest.mark.parametrize("wrong", ["selector", "amount"])
-def test_a_share_whose_claim_reads_what_no_gpu_has_is_told_the_name(wrong: str) -> None:
+def test_a_share_whose_claim_reads_what_no_gpu_has_learns_the_name(wrong: str) -> None:
     amounts = {"memory": "10Gi"} if wrong == "selector" else {f"{DRIVER}/memory": "10Gi"}
     expression = 'device.attributes["gpu.nvidia.com"].productName == "A100"'
     selectors = [{"cel": {"expression": expression}}] if wrong == "selector" else []

@@ -70,7 +70,7 @@ def test_an_unknown_field_in_a_device_is_noted(path: list[Any], name: str) -> No
     ("path", "name"),
     [([], "later"), (["pool"], "pool.later"), (["sharedCounters", 0], "sharedCounters[0].later")],
 )
-def test_an_unknown_field_beside_the_devices_is_about_the_pool(path: list[Any], name: str) -> None:
+def test_an_unknown_field_next_to_the_devices_is_about_the_pool(path: list[Any], name: str) -> None:
     item = document()
     item["spec"]["sharedCounters"] = [{"name": "s", "counters": {"c": {"value": "1"}}}]
     where = item["spec"]
@@ -94,7 +94,7 @@ def decide(inventory: Inventory, count: int) -> object:
     return Allocator().allocate(inventory, pod("p", "c"), [claim("c", request(count=count))])
 
 
-def test_such_a_device_is_given_to_nobody_and_the_others_are() -> None:
+def test_such_a_device_is_given_to_no_pod_and_the_others_are() -> None:
     item = msgspec.json.decode(msgspec.json.encode(pool_slice("n", THREE)))
     item["spec"]["devices"][0]["newField"] = ["*"]
     inventory = world(item)
@@ -120,7 +120,7 @@ def test_nothing_is_given_of_a_pool_with_a_slice_that_is_not_understood() -> Non
     assert isinstance(decide(inventory, 1), NoFit)
 
 
-def test_gpus_that_the_plugin_would_not_be_asked_to_prepare_are_given_to_nobody() -> None:
+def test_gpus_that_the_plugin_would_not_be_asked_to_prepare_are_given_to_no_pod() -> None:
     item = msgspec.json.decode(msgspec.json.encode(pool_slice("n", THREE)))
     item["spec"]["skipNodeOperations"] = ["NodePrepareResources", "NodeUnprepareResources"]
     inventory = world(item)

@@ -128,7 +128,7 @@ def test_a_limit_that_is_not_reached_changes_no_answer(seed: int) -> None:
     assert limited == free.allocate(inventory, pod("p", "c"), [asked])
 
 
-def test_steps_are_told_as_they_are_spent_and_once_over_every_charge_stops() -> None:
+def test_steps_are_reported_as_they_are_spent_and_once_over_every_charge_stops() -> None:
     effort, told = Effort(), list[int]()
 
     def is_over(steps: int) -> bool:

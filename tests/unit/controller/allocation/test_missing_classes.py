@@ -55,7 +55,7 @@ def test_classes_that_come_and_go_change_what_is_said(asked: list[str]) -> None:
     assert asked == [MISSPELT] * 3
 
 
-def test_who_has_no_time_left_for_the_search_is_told_at_the_next_try(asked: list[str]) -> None:
+def test_who_has_no_time_left_for_the_search_is_reported_at_the_next_try(asked: list[str]) -> None:
     missing, effort = MissingClasses(), Effort()
     missing.know([f"class-{number}" for number in range(100)])
     effort.begin(lambda _: True)

@@ -151,7 +151,7 @@ UNREADABLE = {"selectors": [{"cel": {"expression": "true"}, "more": 1}]}
         ("nic.example.com", {}, [own_config({})], True),
     ],
 )
-def test_users_are_told_only_when_class_or_config_means_our_driver(
+def test_users_are_reported_only_when_class_or_config_means_our_driver(
     class_name: str, classes: dict[str, DeviceClass], configs: list[dict[str, Any]], concerned: bool
 ) -> None:
     asked = claim("c", request("a", 1, class_name), configs=configs)

@@ -28,7 +28,7 @@ class Looked:
         self.parts.look(pod(name), found)
 
 
-def test_all_that_is_said_in_vain_is_one_event_on_the_pod_and_only_once() -> None:
+def test_all_that_is_said_without_effect_is_one_event_on_the_pod_and_only_once() -> None:
     looked = Looked()
     for _ in range(3):
         looked.look("p", "a", "b")

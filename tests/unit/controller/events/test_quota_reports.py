@@ -66,7 +66,9 @@ def test_no_quota_that_is_read_breaks_the_scrape() -> None:
     assert b"quota_limit{" in generate_latest(bench.registry)
 
 
-def test_a_fault_with_one_namespace_does_not_keep_the_others_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_with_one_namespace_does_not_keep_the_others_from_being_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = Bench()
     bench.states = tuple(QuotaState(name, {}, problem="gpu: unknown") for name in ("broken", "other"))
     record = bench.events.record
@@ -84,7 +86,7 @@ def test_a_fault_with_one_namespace_does_not_keep_the_others_from_being_told(mon
     assert sum(line["log_level"] == "error" for line in logs) == 1
 
 
-def test_a_mistake_is_logged_and_told_once_by_the_leader_alone() -> None:
+def test_a_mistake_is_logged_and_reported_once_by_the_leader_alone() -> None:
     bench = Bench()
     bench.is_leading = False
     bench.states = (replace(STATE, problem="gpu: unknown"),)

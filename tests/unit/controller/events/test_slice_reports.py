@@ -8,7 +8,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.resource_objects import ResourceSlice
-from dracaena.controller.events.slice_reports import MAX_TOLD, SliceReports
+from dracaena.controller.events.slice_reports import MAX_REPORTED, SliceReports
 from dracaena.controller.metrics import ControllerMetrics
 from support.claim_api import FakeEvents
 from support.structured import consumes, device, published
@@ -43,7 +43,7 @@ TEXT = (
 )
 
 
-def test_a_field_is_told_once_for_all_slices_of_a_driver() -> None:
+def test_a_field_is_reported_once_for_all_slices_of_a_driver() -> None:
     bench = Bench()
     for name in ("a", "b", "c"):
         bench.reports.changed(None, newer(name))
@@ -87,11 +87,11 @@ def test_a_stand_by_counts_and_tells_when_it_leads() -> None:
 
 def test_a_driver_that_invents_fields_does_not_drown_others() -> None:
     bench = Bench()
-    for number in range(3 * MAX_TOLD):
+    for number in range(3 * MAX_REPORTED):
         bench.reports.changed(None, newer(f"s{number}", f"later{number}"))
-    assert len(bench.told()) == MAX_TOLD
+    assert len(bench.told()) == MAX_REPORTED
     bench.reports.changed(None, newer("b", driver="driver-b"))
-    assert len(bench.told()) == MAX_TOLD + 1
+    assert len(bench.told()) == MAX_REPORTED + 1
 
 
 def test_it_says_what_is_left_alone() -> None:

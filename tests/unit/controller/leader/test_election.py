@@ -255,7 +255,7 @@ def test_a_lease_taken_by_a_request_without_an_answer_is_ours_after_the_longest_
     ("change", "why"),
     [
         (lambda api: hold(api, "b"), "the Lease is held by b"),
-        (lambda api: hold(api, ""), "the Lease is held by nobody"),
+        (lambda api: hold(api, ""), "the Lease is held by no instance"),
         (lambda api: api.delete(), "the Lease was deleted"),
     ],
 )

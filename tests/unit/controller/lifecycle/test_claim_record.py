@@ -81,7 +81,7 @@ def test_a_decision_holds_its_devices_until_they_are_shown_or_it_is_given_up() -
     assert devices(show(writing, state(2, "p"), 1.0)) == {"gpu-1"}
 
 
-def test_what_the_server_shows_beside_a_decision_is_held_too() -> None:
+def test_what_the_server_shows_next_to_a_decision_is_held_too() -> None:
     """Somebody else allocated the claim while our write was under way."""
     writing = send(decide(first_record(empty(1), 0.0), SHARE), RecordEvent.SEND_ALLOCATION)
     shown = show(writing, state(2, "p", device="gpu-7"), 1.0)
@@ -136,7 +136,7 @@ def test_what_is_cleared_with_nobody_in_doubt_is_free_at_once() -> None:
     assert (record.phase, devices(record)) == (Phase.FREE, set())
 
 
-def test_a_claim_that_is_allocated_anew_while_it_rests_holds_both() -> None:
+def test_a_claim_that_is_allocated_again_while_it_rests_holds_both() -> None:
     resting = show(show(first_record(state(1, "p"), 0.0), state(2), 4.0), empty(3), 5.0)
     anew = show(resting, state(4, "q", device="gpu-2", at=B), 6.0)
     assert (anew.phase, devices(anew)) == (Phase.ALLOCATED, {"gpu-1", "gpu-2"})
@@ -348,7 +348,7 @@ def test_a_write_whose_end_is_not_known_may_have_come_and_gone() -> None:
         assert lost(before, show(before, again, 5.0), [P, Q], 5.0).stale_binds == (Doubt(P, 5.0), Doubt(Q, 5.0))
 
 
-def test_a_claim_that_was_allocated_anew_is_open_to_all() -> None:
+def test_a_claim_that_was_allocated_again_is_open_to_all() -> None:
     anew = replace(first_record(state(1, "p"), 0.0), stale_binds=(Doubt(Q, 0.0),))
     assert anew.is_open_to("uid-r")
     assert anew.is_open_to_all

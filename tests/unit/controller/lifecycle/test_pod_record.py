@@ -241,7 +241,7 @@ def test_a_node_is_left_out_for_a_time_that_doubles_up_to_the_longest() -> None:
         assert record.nodes_left_out(now_s) == {}
 
 
-def test_one_failure_that_is_told_twice_counts_once() -> None:
+def test_one_failure_that_is_reported_twice_counts_once() -> None:
     record = leave_out(fresh(), "a", *at(0.0), GROWTH)
     assert leave_out(record, "a", *at(2.0), GROWTH) == record
     assert leave_out(record, "a", *at(60.0), GROWTH).left_out["a"].again_s == 180.0

@@ -220,7 +220,7 @@ def test_what_is_reserved_for_nobody_waits_for_a_pod_of_its_own_and_for_others_a
     assert step(record, now_s=UNUSED_S) == Clear()
 
 
-def test_what_rests_is_seen_to_although_the_claim_is_allocated_anew() -> None:
+def test_what_rests_is_seen_to_although_the_claim_is_allocated_again() -> None:
     anew = replace(first_record(held("q"), 0.0), rest=(held(),), doubts=(Doubt(P, 5.0),))
     assert step(anew, seen(said=SAID), seen("q"), ours=False) == Probe((P,))
     waits = replace(unreserved(Doubt(P, 9.0), ending=""), rest=(held(),))

@@ -109,7 +109,7 @@ OF_ONE_TEAM = ALL[-2:]
 
 
 @pytest.mark.parametrize("path", [*ALL, "/api/events"])
-def test_nothing_of_the_cluster_is_told_without_a_right(
+def test_nothing_of_the_cluster_is_reported_without_a_right(
     endpoint: PageEndpoint, cluster: PageCluster, path: str
 ) -> None:
     for headers, wanted in (
@@ -319,7 +319,9 @@ def exporter_of(address: str) -> bytes:
 NAMESPACES = ("secret", "team")
 
 
-def test_what_gpus_do_is_told_with_the_names_that_one_may_see(cluster: PageCluster, reviews: ScriptedReviews) -> None:
+def test_what_gpus_do_is_reported_with_the_names_that_one_may_see(
+    cluster: PageCluster, reviews: ScriptedReviews
+) -> None:
     cluster.use = NodeUse(lambda node: node, exporter_of, SystemClock())
     with serving_page(cluster, reviews) as endpoint:
         told = json.loads(ask(endpoint, "/api/use?node=n", "of-dev")[1])
@@ -386,7 +388,7 @@ def read_until(client: socket.socket, end: bytes) -> bytes:
     return data
 
 
-def test_who_follows_is_told_of_a_change_and_of_nothing_else(endpoint: PageEndpoint, cluster: PageCluster) -> None:
+def test_who_follows_learns_of_a_change_and_of_nothing_else(endpoint: PageEndpoint, cluster: PageCluster) -> None:
     with events(endpoint) as client:
         head = read_until(client, b"data: 1\n\n")
         assert b"Content-Type: text/event-stream" in head
@@ -412,7 +414,7 @@ def test_a_thousand_connections_that_read_nothing_shut_nobody_out(endpoint: Page
         assert is_closed(crowd[0])
 
 
-def test_followers_are_limited_and_the_others_are_told_to_ask(endpoint: PageEndpoint) -> None:
+def test_followers_are_limited_and_the_others_learn_to_ask(endpoint: PageEndpoint) -> None:
     assert ask(endpoint, "/api/fleet", "of-admin")[0] == 200
     with contextlib.ExitStack() as held:
         for _ in range(MOST_FOLLOWERS):

@@ -23,7 +23,7 @@ class Client:
         self.later.append(data)
 
 
-def test_who_follows_is_told_where_it_stands_and_of_what_follows() -> None:
+def test_who_follows_is_reported_where_it_stands_and_of_what_follows() -> None:
     followers, client = Followers(), Client()
     followers.add(client, 7)
     followers.tell(8)

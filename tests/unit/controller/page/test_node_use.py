@@ -50,7 +50,7 @@ def test_figures_are_read_again_after_a_while_and_the_address_is_kept() -> None:
     assert world.looked_up == ["n", "n"]
 
 
-def test_one_that_gives_none_is_left_alone_for_a_while_and_looked_up_anew() -> None:
+def test_one_that_gives_none_is_left_alone_for_a_while_and_looked_up_again() -> None:
     world = Exporters()
     world.fails.add("at-n")
     assert world.use.of("n") == "at-n gave no answer"
@@ -67,7 +67,7 @@ def test_one_that_gives_none_is_left_alone_for_a_while_and_looked_up_anew() -> N
 @pytest.mark.parametrize(
     ("node", "why"), [("without", "no exporter runs on it"), ("unknown", "the API server is away")]
 )
-def test_a_node_without_an_exporter_is_told(node: str, why: str) -> None:
+def test_a_node_without_an_exporter_is_reported(node: str, why: str) -> None:
     assert Exporters().use.of(node) == why
 
 

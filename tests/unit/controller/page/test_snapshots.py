@@ -95,7 +95,7 @@ def test_none_is_made_after_everybody_left(world: World) -> None:
     assert world.looks <= looks + 1
 
 
-def test_what_did_not_change_is_not_made_anew_and_who_follows_is_told_the_number_again(world: World) -> None:
+def test_what_did_not_change_is_not_made_again_and_who_follows_learns_the_number_again(world: World) -> None:
     world.followed = True
     first = world.snapshots.newest()
     pass_time_until(world, lambda: world.told == [1, 1])

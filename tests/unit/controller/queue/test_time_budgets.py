@@ -21,7 +21,7 @@ def test_a_pod_whose_tries_go_on_rests_shortly_each_time() -> None:
     assert rests == {FIRST_REST_S}
 
 
-def test_a_pod_that_has_to_begin_anew_rests_longer_each_time() -> None:
+def test_a_pod_that_has_to_begin_again_rests_longer_each_time() -> None:
     slow = TimeBudgets(FakeClock())
     rests = [slow.decided("team/pod", 0.15, overdue=True) for _ in range(12)]
     assert rests[:3] == [FIRST_REST_S, 2 * FIRST_REST_S, 4 * FIRST_REST_S]

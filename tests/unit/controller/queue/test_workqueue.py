@@ -213,7 +213,7 @@ def test_a_key_of_a_group_is_handed_out_once_and_with_its_newest_turn() -> None:
     assert len(queue) == 0
 
 
-def test_behind_others_is_idle_as_long_as_it_was_told_and_nobody_else_waits_for_that() -> None:
+def test_behind_others_is_idle_as_long_as_it_was_reported_and_nobody_else_waits_for_that() -> None:
     clock = FakeClock()
     queue = grouped(clock, {"slow": "s"})
     queue.add("slow")

@@ -181,7 +181,7 @@ def test_nodes_classes_and_pools_that_may_help_wake_who_waits_and_heartbeats_do_
     assert bench.take_woken() == []
 
 
-def test_the_books_show_what_the_watches_told() -> None:
+def test_the_books_show_what_the_watches_reported() -> None:
     bench = Bench()
     for name in ("node-b", "node-a"):
         bench.cluster.intake.node_changed(None, node(name))
@@ -238,7 +238,7 @@ def test_a_decision_that_was_not_written_takes_nothing() -> None:
     assert bench.take_woken() == ["default/w"]
 
 
-def test_why_a_pod_fits_nowhere_is_told_until_it_fits() -> None:
+def test_why_a_pod_fits_nowhere_is_reported_until_it_fits() -> None:
     bench = Bench()
     bench.cluster.intake.node_changed(None, node("node-a"))
     bench.cluster.intake.class_changed(None, device_class())

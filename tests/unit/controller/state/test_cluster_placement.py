@@ -276,7 +276,7 @@ def test_a_pod_that_waits_for_the_only_user_of_a_volume_is_woken_when_that_goes(
     assert node_of(bench.decide("p")) == "b"
 
 
-def test_a_rule_that_cannot_be_read_is_told_to_its_author() -> None:
+def test_a_rule_that_cannot_be_read_is_reported_to_its_author() -> None:
     bench = Bench()
     odd = {"topologyKey": "zone", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Resembles"}]}}
     refused = bench.decide("p", near(odd))

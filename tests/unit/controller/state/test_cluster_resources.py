@@ -148,7 +148,7 @@ def node_of_claim(item: ResourceClaim) -> str:
     return item.status.allocation.devices.results[0].pool
 
 
-def test_heartbeats_wake_nobody_and_more_allocatable_wakes_only_who_lacked_it() -> None:
+def test_heartbeats_wake_no_pod_and_more_allocatable_wakes_only_who_lacked_it() -> None:
     bench = Bench(a="2")
     assert isinstance(bench.decide("cpu"), NoFit)
     assert isinstance(bench.decide("gpus", count=9, cpu="1"), NoFit | Refused)
@@ -162,7 +162,7 @@ def test_heartbeats_wake_nobody_and_more_allocatable_wakes_only_who_lacked_it() 
     bench.cluster.check()
 
 
-def test_pods_that_end_wake_nobody_who_lacks_gpus_and_nobody_when_the_node_has_none() -> None:
+def test_pods_that_end_wake_no_pod_who_lacks_gpus_and_nobody_when_the_node_has_none() -> None:
     bench = Bench(a="8")
     bench.cluster.intake.node_changed(None, node("cpu-only"))
     bench.cluster.intake.pod_changed(None, hog("h", "a", cpu="1"))

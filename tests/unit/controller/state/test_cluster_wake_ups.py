@@ -113,7 +113,7 @@ def test_an_allocation_that_was_shown_and_cleared_before_its_answer_came_wakes_w
 
 
 @pytest.mark.parametrize("first", ["watch", "answer"])
-def test_the_first_to_show_an_allocation_wakes_the_other_pods_of_the_claim_and_the_second_wakes_nobody(
+def test_the_first_to_show_an_allocation_wakes_the_other_pods_of_the_claim_and_the_second_wakes_no_pod(
     first: str,
 ) -> None:
     books, before, after = given_all()
@@ -221,7 +221,7 @@ RULES_ABOUT_THE_NODE = (
 
 
 @pytest.mark.parametrize("selector", RULES_ABOUT_THE_NODE)
-def test_what_a_rule_taints_is_given_to_nobody_from_its_event_on_and_its_end_wakes_who_waits(
+def test_what_a_rule_taints_is_given_to_no_pod_from_its_event_on_and_its_end_wakes_who_waits(
     selector: DeviceTaintSelector,
 ) -> None:
     books, rule = Books(), a_rule(selector)
@@ -234,7 +234,7 @@ def test_what_a_rule_taints_is_given_to_nobody_from_its_event_on_and_its_end_wak
     assert isinstance(books.decide("p", "c"), Allocation)
 
 
-def test_a_taint_on_all_devices_wakes_nobody_when_it_comes() -> None:
+def test_a_taint_on_all_devices_wakes_no_pod_when_it_comes() -> None:
     books = Books()
     books.add(pod("p", "c"), claim("c", request(count=3)))
     assert isinstance(books.decide("p", "c"), NoFit)

@@ -62,7 +62,7 @@ def test_ours_is_taken_back_while_its_pod_is_unbound_and_it_gets_another_device(
     assert "is allocated to claim default/x too" in second_text
 
 
-def test_a_bound_pod_keeps_its_device_and_the_collision_is_told_once() -> None:
+def test_a_bound_pod_keeps_its_device_and_the_collision_is_reported_once() -> None:
     bench = allocated_by_us()
     bench.bind("p", "a")
     rival = by_scheduler("x", 0)
@@ -111,14 +111,14 @@ def test_a_claim_that_another_pod_uses_too_stays() -> None:
 
 
 @pytest.mark.parametrize("result", [{"admin_access": True}, {"share_id": "00000000-0000-4000-8000-000000000001"}])
-def test_admins_and_shares_collide_with_nobody(result: dict[str, object]) -> None:
+def test_admins_and_shares_collide_with_no_claim(result: dict[str, object]) -> None:
     bench = Bench(a=TWO)
     bench.add(by_scheduler("x", 0, **result), by_scheduler("y", 0, **result))
     assert told(bench) == []
     assert bench.metric("collisions_total", kind="own") is None
 
 
-def test_a_pod_whose_own_claims_change_collides_with_nobody() -> None:
+def test_a_pod_whose_own_claims_change_collides_with_no_claim() -> None:
     bench = allocated_by_us()
     stored = bench.api.claims["default/c"]
     again = msgspec.structs.replace(stored.metadata, uid="made-again")
@@ -158,7 +158,7 @@ def test_a_device_of_a_driver_that_is_allowed_collides_too_and_of_others_nothing
     assert cluster.all_collisions() == ()
 
 
-def test_a_claim_that_was_allocated_anew_between_two_looks_of_the_watch_is_compared_again() -> None:
+def test_a_claim_that_was_allocated_again_between_two_looks_of_the_watch_is_compared_again() -> None:
     """After a broken watch several changes come as one."""
     bench = allocated_by_us()
     first = by_scheduler("x", 1)

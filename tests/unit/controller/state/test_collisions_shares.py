@@ -29,14 +29,14 @@ def test_shares_within_what_the_gpu_has_are_none() -> None:
     assert rivals("default/x", share_of("x", "40Gi", "50"), share_of("y", "40Gi", "50")) == []
 
 
-def test_whole_beside_a_share_is_one_whichever_came_first() -> None:
+def test_whole_next_to_a_share_is_one_whichever_came_first() -> None:
     part, whole = share_of("x", "40Gi", "50"), holding(claim("y"), "a", device_name(TWO, 0))
     for order in ((part, whole), (whole, part)):
         assert rivals("default/y", *order) == ["default/x"]
         assert rivals("default/x", *order) == ["default/y"]
 
 
-def test_beside_a_whole_holder_two_shares_that_fit_are_none_with_one_another() -> None:
+def test_next_to_a_whole_holder_two_shares_that_fit_are_none_with_one_another() -> None:
     whole = holding(claim("z"), "a", device_name(TWO, 0))
     parts = share_of("x", "40Gi", "50"), share_of("y", "40Gi", "50")
     assert rivals("default/x", *parts, whole) == ["default/z"]

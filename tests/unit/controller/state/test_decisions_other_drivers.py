@@ -72,7 +72,7 @@ def test_of_equal_nodes_each_is_tried_before_one_is_tried_again() -> None:
     assert sorted(tried[15:]) == sorted(bench.machines)
 
 
-def test_a_pod_waits_for_a_network_card_and_is_told_so() -> None:
+def test_a_pod_waits_for_a_network_card_and_learns_so() -> None:
     bench = cluster(2)
     bench.cluster.intake.follow_other_drivers()
     bench.add(held_nic("other", "n01", "0"))

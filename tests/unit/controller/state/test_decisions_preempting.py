@@ -256,10 +256,10 @@ def test_devices_are_kept_no_longer_when_the_pod_goes() -> None:
     assert bench.phases() == {Phase.FREE}
 
 
-def test_a_pod_for_which_others_are_evicted_is_told_so() -> None:
+def test_a_pod_for_which_others_are_evicted_learns_so() -> None:
     bench = trapped()
     bench.pass_time(10)
-    bench.waiting.tell_due()
+    bench.waiting.report_due()
     assert bench.told()[-1].endswith(
         "GPUs on node a are kept for it while kube-scheduler evicts pods of lower priority there"
     )

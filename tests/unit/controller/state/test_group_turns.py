@@ -99,7 +99,7 @@ def test_the_later_of_two_gangs_gives_back_what_it_has_and_the_first_is_complete
     assert message.endswith("does not get all of its GPUs now: another PodGroup comes first, or there are too few")
 
 
-def test_the_gang_that_waits_is_told_what_it_waits_for() -> None:
+def test_the_gang_that_waits_learns_what_it_waits_for() -> None:
     bench = competing()
     pass_time(bench, 12, "a-0", "b-0")
     assert any(KEPT in message for message in bench.told())

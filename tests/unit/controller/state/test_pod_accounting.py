@@ -101,7 +101,7 @@ def test_another_pod_of_the_same_name_is_another_pod() -> None:
     assert known.node_of(second) == "a"
 
 
-def test_a_pod_counts_beside_an_earlier_one_of_its_name_that_the_claim_still_tells_of() -> None:
+def test_a_pod_counts_next_to_an_earlier_one_of_its_name_that_the_claim_still_tells_of() -> None:
     """kube-controller-manager takes the reservation of a pod that is gone away only after a while."""
     known = Places()
     first, second = asking("p", "c"), asking("p", "c", uid="other")

@@ -94,7 +94,7 @@ def held(cluster: WatchedCluster) -> dict[QuotaItem, int]:
     return {one: amount for one, (_, amount) in state.limits.items()}
 
 
-def test_a_pod_beyond_the_quota_waits_and_is_told_the_numbers() -> None:
+def test_a_pod_beyond_the_quota_waits_and_learns_the_numbers() -> None:
     cluster = cluster_of({"gpus": 3})
     assert isinstance(ask(cluster, "p", request(count=2)), Allocation)
     assert words(ask(cluster, "q", request(count=2))) == ("namespace default may have 3 GPUs, holds 2, the pod wants 2")
@@ -520,7 +520,7 @@ def test_the_node_that_is_kept_has_no_product_that_is_used_up() -> None:
     assert world.kept() is None
 
 
-def test_a_pod_beyond_its_quota_is_told_so_also_while_the_cluster_is_full() -> None:
+def test_a_pod_beyond_its_quota_learns_so_also_while_the_cluster_is_full() -> None:
     cluster = cluster_of({"gpus": 2})
     for name, made, places in (("a", OLD, range(4)), ("h", NEW, range(2))):
         for place in places:

@@ -42,7 +42,7 @@ def is_found(seeds: range) -> bool:
 
 
 @pytest.mark.parametrize("first", sampled(range(0, 2_000, 10), 1, 6))
-def test_no_quota_is_exceeded_and_nobody_waits_in_vain(first: int) -> None:
+def test_no_quota_is_exceeded_and_nobody_waits_without_success(first: int) -> None:
     worlds = [run(seed) for seed in range(first, first + 10)]
     assert sum(world.served for world in worlds) > 10
 
@@ -70,7 +70,7 @@ def test_a_count_of_what_is_written_alone_is_found() -> None:
 
 
 @pytest.mark.search
-def test_a_change_that_wakes_nobody_is_found() -> None:
+def test_a_change_that_wakes_no_pod_is_found() -> None:
     change = Quotas.change
 
     def silently(self: Quotas, namespace: str, text: str | None) -> bool:
@@ -110,7 +110,7 @@ def test_a_count_that_forgets_nothing_is_found() -> None:
         assert is_found(range(40))
 
 
-def test_what_was_counted_before_its_slice_changed_is_counted_anew_when_it_is_held() -> None:
+def test_what_was_counted_before_its_slice_changed_is_counted_again_when_it_is_held() -> None:
     products = iter(("NVIDIA A100", "NVIDIA H100"))
     usage = QuotaUsage("gpu.example.com", lambda _device: PublishedGpu(next(products)))
     usage.begin("ml", [])

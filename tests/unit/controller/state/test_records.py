@@ -100,7 +100,7 @@ def test_states_in_any_order_and_however_often_leave_the_newest(versions: list[i
     assert books.faults == []
 
 
-def test_a_claim_of_the_same_name_begins_anew_and_the_first_one_is_told_to_be_gone() -> None:
+def test_a_claim_of_the_same_name_begins_again_and_the_first_one_is_reported_to_be_gone() -> None:
     books = Books()
     books.writing()
     assert books.records.show(empty(7, uid="another"), 1.0)
@@ -177,7 +177,7 @@ def test_a_claim_that_is_gone_is_written_no_more() -> None:
 # What may not happen
 
 
-def test_what_may_not_happen_is_told_changes_nothing_and_is_not_done() -> None:
+def test_what_may_not_happen_is_reported_changes_nothing_and_is_not_done() -> None:
     books = Books()
     books.records.show(empty(1), 0.0)
     before = books.record

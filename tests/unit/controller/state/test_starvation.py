@@ -59,7 +59,7 @@ def test_a_node_is_kept_after_the_wait_and_not_before() -> None:
     assert off.kept() is None
 
 
-def test_both_sides_are_told() -> None:
+def test_both_sides_are_reported() -> None:
     world = full_world()
     world.come("large", 4, 100)
     wait(world, WAIT_S + 1)

@@ -176,7 +176,7 @@ def test_when_all_nodes_were_tried_the_first_is_tried_again_when_its_time_is_ove
         prove(bench)
         if number == 1:
             assert bench.on_node("c") is None
-            bench.waiting.tell_due()
+            bench.waiting.report_due()
             assert bench.told()[-1] == (
                 "0/2 nodes fit: 2 tried before without success (a, b); "
                 "what was tried before is tried again from 2026-01-01T00:01:19Z"
@@ -338,7 +338,7 @@ def test_a_claim_that_another_pod_runs_with_stays_and_the_pod_with_it() -> None:
     assert writes(bench) == ["mark", "allocate"]
 
 
-def test_users_are_told_what_was_taken_back_and_why() -> None:
+def test_users_learn_what_was_taken_back_and_why() -> None:
     bench = two_nodes()
     bench.pass_time(int(SETTLE_S) + 1)
     bench.say("p", ANTI)

@@ -120,7 +120,7 @@ def test_texts_of_others_stay_on_their_line_and_obey_no_terminal() -> None:
     assert "\\u001b" not in json.dumps(view_in(snapshot, "n")["gpus"][0])
 
 
-def test_parts_and_shares_are_told_with_where_and_how_much() -> None:
+def test_parts_and_shares_are_reported_with_where_and_how_much() -> None:
     made = machine("pairs", blocks(2, inside="NV12", outside="SYS"), product_name="H100")
     part = part_name(made, 1, MigPart("4g.40gb", 0, 4, 4))
     view = viewed(Watched([node("a")], mig_slices("a", made, [A100, A100]), [holding(claim("c"), "a", part)]), "a")
@@ -153,7 +153,7 @@ def test_a_pod_is_followed_from_waiting_to_running() -> None:
     assert pod_view(DRIVER, waits, {"c": None}, None, 5.0)["claims"][0]["claim"] is None
 
 
-def test_a_decision_is_told_beside_the_next_best() -> None:
+def test_a_decision_is_reported_next_to_the_next_best() -> None:
     has = used("c", device_name(FOUR, 1), pod("p"))
     (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": decided(has, DECISION)}, None, 5.0)["claims"]
     decision = shown["decision"]

@@ -47,12 +47,12 @@ def test_uses_come_by_gpu_and_names_only_to_those_who_may_see_them() -> None:
         (served(driver=False, pods=[]), "the GPU driver does not answer"),
     ],
 )
-def test_an_answer_that_says_nothing_is_told_in_words(data: bytes, why: str) -> None:
+def test_an_answer_that_says_nothing_is_reported_in_words(data: bytes, why: str) -> None:
     with pytest.raises(BadInputError, match=why):
         read_usage("n", data)
 
 
-def test_devices_that_no_container_has_are_told_where_something_runs_on_them() -> None:
+def test_devices_that_no_container_has_are_reported_where_something_runs_on_them() -> None:
     unowned = [
         {"gpu": 3, "uuids": ["GPU-d"], "processes": 0, "memory_bytes": 4, "busy_ratio": 0.0},
         {"gpu": 2, "uuids": ["MIG-c"], "profile": MARKUP, "processes": 1},

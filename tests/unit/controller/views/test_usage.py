@@ -86,7 +86,7 @@ def test_each_pod_is_named_once_with_all_that_it_has() -> None:
     assert found["hidden"] == {"pods": 0, "devices": 0}
 
 
-def test_of_pods_that_may_not_be_seen_the_number_is_told_alone() -> None:
+def test_of_pods_that_may_not_be_seen_the_number_is_reported_alone() -> None:
     snapshot = cluster(used("secret-claim", "gpu-1", pod("secret-pod")))
     found = document(snapshot, lambda namespace: False)
     assert found == {"pods": [], "left": 0, "next": None, "hidden": {"pods": 1, "devices": 1}}

@@ -168,7 +168,7 @@ def test_nothing_is_taken_back_that_changed_since_it_was_found_to_be_half_writte
     found = bench.cluster.claim("default/c")
     assert found is not None
     clear(bench, "c")
-    assert bench.cluster.begin_anew([found], at_once=True) == ()
+    assert bench.cluster.start_over([found], at_once=True) == ()
     bench.pass_time(int(EXCLUSION_S) + 1)
     assert (bench.on_node("c"), bench.record("c").ending) == ("a", "")
 

@@ -226,7 +226,7 @@ def test_a_claim_that_somebody_else_reserved_meanwhile_is_left_to_them() -> None
     assert ended(bench, "kept")
 
 
-def test_a_pod_that_reserves_again_what_was_taken_back_keeps_it_and_is_given_time_anew() -> None:
+def test_a_pod_that_reserves_again_what_was_taken_back_keeps_it_and_is_given_time_again() -> None:
     """kube-scheduler tried it again, and binds it: whether that leads anywhere shows only then."""
     bench = dropped()
     bench.pass_time(SETTLE + 1)
@@ -404,7 +404,7 @@ def test_who_may_be_on_its_way_with_a_claim_that_others_reserved_since_is_not_fo
     assert bench.held("d") == (0, 1)
 
 
-def test_a_pod_that_shares_a_claim_with_one_on_another_node_is_told_why_no_node_fits() -> None:
+def test_a_pod_that_shares_a_claim_with_one_on_another_node_learns_why_no_node_fits() -> None:
     bench = Bench(a=TWO, b=TWO)
     bench.add(claim("c"), pod("p", "c", nodeName="a"), pod("q", "c"))
     bench.add(*(holding(claim(f"blocker-{o}"), "a", device_name(TWO, o)) for o in range(2)))

@@ -101,7 +101,7 @@ def test_a_pod_that_comes_in_time_finds_its_devices() -> None:
     assert writes(bench) == []
 
 
-def test_the_time_begins_anew_when_the_last_pod_of_the_claim_went() -> None:
+def test_the_time_begins_again_when_the_last_pod_of_the_claim_went() -> None:
     bench = left_behind()
     bench.add(pod("q", "c"))
     bench.pass_time(2 * WAIT_S - 1)

@@ -188,7 +188,7 @@ def test_a_claim_that_somebody_else_allocated_is_lost_and_what_was_written_stays
     bench.once_before("allocate", "default/y", lambda: bench.api.put(holding(Y, "other", "gpu-z")))
     outcome = bench.write()
     assert isinstance(outcome, Lost)
-    assert (outcome.claim_key, outcome.why) == ("default/y", "is allocated by somebody else")
+    assert (outcome.claim_key, outcome.why) == ("default/y", "is allocated by another program")
     (decided, _) = bench.decision.claims
     assert devices(bench.api.claims["default/x"]) == [result.device for result in decided.results]
     assert bench.registry.get_sample_value("dracaena_controller_lost_writes_total") == 1

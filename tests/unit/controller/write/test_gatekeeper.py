@@ -90,7 +90,7 @@ def test_a_pod_behind_an_equal_one_passes_after_its_time_too() -> None:
     assert (gates(bench, "p"), gates(bench, "q")) == ([], [])
 
 
-def test_room_that_comes_in_time_spares_the_pod_a_try_in_vain() -> None:
+def test_room_that_comes_in_time_spares_the_pod_a_try_without_success() -> None:
     bench = Bench(a=TWO)
     bench.add(pod("first", "f"), claim("f", request(count=2)))
     bench.run()
@@ -104,7 +104,7 @@ def test_room_that_comes_in_time_spares_the_pod_a_try_in_vain() -> None:
     assert ungated(bench, "fits-nowhere") is None
 
 
-def test_a_pod_that_a_person_has_to_mend_stays_and_is_told_why() -> None:
+def test_a_pod_that_a_person_has_to_mend_stays_and_learns_why() -> None:
     bench = Bench(a=TWO)
     broken = request(selectors=[{"cel": {"expression": f'device.driver == "{DRIVER}" && nonsense'}}])
     bench.add(gated("p", "c"), claim("c", broken))

@@ -175,7 +175,7 @@ def test_a_hint_of_a_decision_that_was_not_written_goes_when_the_pod_fits_nowher
     assert [verb for verb, _ in bench.api.writes] == ["mark", "nominate", "nominate"]
 
 
-def test_a_hint_of_somebody_else_stays_beside_a_decision_that_was_not_written() -> None:
+def test_a_hint_of_somebody_else_stays_next_to_a_decision_that_was_not_written() -> None:
     bench = Bench(WatchedCluster, 0, a=TWO, b=TWO)
     with_a_hint_of_a_write_that_was_lost(bench)
     bench.change_pod("p", lambda old: nominated(old, "elsewhere"))

@@ -70,7 +70,7 @@ def test_what_is_in_use_without_a_common_group_lets_nobody_join() -> None:
         assert World(pool(*order), holdings=held("a", "b")).devices(claim(exactly())) == []
 
 
-def test_counter_sets_are_told_apart() -> None:
+def test_counter_sets_are_distinguished() -> None:
     assert World(pool(part("a", "mig"), part("b", "vgpu", counter_set="gpu-1"))).devices(claim(exactly(count=2)))
     both = device(
         "both",

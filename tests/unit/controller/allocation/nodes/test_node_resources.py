@@ -55,7 +55,7 @@ class SlowResources:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_after_any_changes_the_books_answer_as_if_all_pods_were_counted_anew(seed: int) -> None:
+def test_after_any_changes_the_books_answer_as_if_all_pods_were_counted_again(seed: int) -> None:
     rng = random.Random(seed)
     books, slow = NodeResources(), SlowResources()
     for _ in range(150):

@@ -40,8 +40,8 @@ def recorded(name: str) -> Box:
     return make_box(machine.topology, dict(enumerate(machine.gpus)))
 
 
-def best(made: Box, free: int, *demands: Demand, beside: int = 0) -> tuple[int, ...] | None:
-    answer = Engine().best_two(made, free, demands, beside)
+def best(made: Box, free: int, *demands: Demand, held: int = 0) -> tuple[int, ...] | None:
+    answer = Engine().best_two(made, free, demands, held)
     return None if answer.best is None else ordinals_of(answer.best.mask)
 
 
@@ -66,7 +66,7 @@ def test_what_is_left_keeps_its_pair() -> None:
     assert left in ({0, 1}, {2, 3}, {4, 5})
 
 
-def test_levels_of_equal_bandwidth_are_told_apart_when_a_single_gpu_is_taken() -> None:
+def test_levels_of_equal_bandwidth_are_distinguished_when_a_single_gpu_is_taken() -> None:
     """PIX and PXB measure alike, but 0 and 1 are the better pair to leave."""
     assert best(recorded("a5000-pix-pxb"), 0b0111, Demand(1)) == (2,)
 
@@ -214,7 +214,7 @@ def test_the_other_ways_to_deal_a_set_out_come_best_first() -> None:
 
 def test_gpus_that_the_pod_holds_pull_the_next_ones_near() -> None:
     made = box(matrix(BRIDGED))
-    assert best(made, 0b1011, Demand(1), beside=0b0100) == (0,)
+    assert best(made, 0b1011, Demand(1), held=0b0100) == (0,)
     answer = Engine().best_two(made, 0b1011, (Demand(1),), 0b0100)
     assert answer.best is not None
     assert (answer.best.together, answer.best.score.bandwidth_gb_s) == (0b0101, 100)

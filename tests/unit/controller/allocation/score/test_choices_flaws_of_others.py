@@ -79,7 +79,7 @@ def test_an_intact_group_is_used_where_the_broken_one_does_not_suffice() -> None
 @pytest.mark.parametrize(
     ("free", "expected"), [(0b111111, 4), (0b101111, 5), (0b011010, 4), (0b001110, 2), (0b001111, 0)]
 )
-def test_a_single_gpu_comes_from_beside_the_bridges(free: int, expected: int) -> None:
+def test_a_single_gpu_comes_from_next_to_the_bridges(free: int, expected: int) -> None:
     """Bridges 0-2 and 1-3 across the sockets; 4 and 5 have none. Half a bridge that is left over is no loss either."""
     rows = [["SYS"] * 6 for _ in range(6)]
     for gpu in range(6):

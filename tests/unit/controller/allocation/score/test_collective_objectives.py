@@ -128,7 +128,7 @@ def test_an_uplink_with_fewer_links_bounds_every_set_that_it_is_in() -> None:
     assert (gb_s(uneven, 0, 1, 2), gb_s(uneven, 0, 1, 3)) == (450, 400)
 
 
-def test_a_mesh_beside_switches_is_still_a_mesh() -> None:
+def test_a_mesh_next_to_switches_is_still_a_mesh() -> None:
     """Four GPUs behind switches and three in a ring of single links: only the first are switched."""
     inside = [[0, 1, 2, 3], [4, 5, 6]]
     group = {gpu: place for place, gpus in enumerate(inside) for gpu in gpus}

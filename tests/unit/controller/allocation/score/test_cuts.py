@@ -76,7 +76,7 @@ def held(memory: Cuts) -> int:
 
 
 @pytest.mark.parametrize("gpus", [1, 4])
-def test_where_ways_are_left_out_that_none_was_found_is_told_as_unproved(
+def test_where_ways_are_left_out_that_none_was_found_is_reported_as_unproved(
     monkeypatch: pytest.MonkeyPatch, gpus: int
 ) -> None:
     table = PartitionTable(geometry(A100))

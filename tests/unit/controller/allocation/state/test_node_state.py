@@ -62,7 +62,7 @@ class TestWholeBesideShares:
     def share(self, holder: str, share_id: str = "s") -> Holding:
         return Holding(holder, self.GPU, share_id, (("memory", 1),), "none")
 
-    def test_who_has_a_device_whole_is_told_beside_a_share_of_it(self) -> None:
+    def test_who_has_a_device_whole_is_reported_next_to_a_share_of_it(self) -> None:
         for order in (("whole", "part"), ("part", "whole")):
             holdings = Holdings(OURS, ())
             for name in order:

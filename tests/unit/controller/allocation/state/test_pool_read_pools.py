@@ -34,7 +34,7 @@ def test_the_pool_not_asked_for_longest_goes_first() -> None:
     assert read == ["a", "b", "c", "b", "a"]
 
 
-def test_a_pool_is_read_anew_when_its_slice_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_is_read_again_when_its_slice_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
     def counted(item: object) -> Slice:

@@ -22,7 +22,7 @@ def cluster(*machines: object) -> Inventory:
     return make_inventory(DRIVER, nodes=[node(name) for name in names], slices=slices)
 
 
-def test_what_some_node_has_is_known_and_all_else_is_told_once() -> None:
+def test_what_some_node_has_is_known_and_all_else_is_reported_once() -> None:
     names = PublishedNames()
     assert names.unknown(cluster(PLAIN, NAMED), (PRODUCT, MEMORY)) == ()
     assert names.unknown(cluster(PLAIN), (PRODUCT, MEMORY, PRODUCT, ELSEWHERE)) == (
@@ -32,7 +32,7 @@ def test_what_some_node_has_is_known_and_all_else_is_told_once() -> None:
     )
 
 
-def test_nothing_is_told_while_nothing_is_published() -> None:
+def test_nothing_is_reported_while_nothing_is_published() -> None:
     assert PublishedNames().unknown(cluster(), (PRODUCT,)) == ()
 
 
@@ -51,7 +51,9 @@ def test_nodes_that_come_and_go_count_as_they_are() -> None:
     assert names.unknown(there, (PRODUCT,)) != ()
 
 
-def test_nothing_is_told_until_every_kind_was_read_and_each_call_reads_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_reported_until_every_kind_was_read_and_each_call_reads_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(published_names, "MAX_READ", 1)
     kinds = [machine(f"m{count}", blocks(count, inside="PIX", outside="PIX")) for count in range(1, 5)]
     names, there = PublishedNames(), cluster(*kinds)
@@ -60,7 +62,7 @@ def test_nothing_is_told_until_every_kind_was_read_and_each_call_reads_some(monk
 
 
 @pytest.mark.parametrize(("count", "last"), [(1, ""), (10, ""), (11, "and 1 more name"), (800, "and 790 more names")])
-def test_of_many_names_the_first_are_told_and_the_others_counted(count: int, last: str) -> None:
+def test_of_many_names_the_first_are_reported_and_the_others_counted(count: int, last: str) -> None:
     read = tuple(ReadName("attributes", DRIVER, f"wrong{number}") for number in range(count))
     told = PublishedNames().unknown(cluster(NAMED), read)
     assert [f"{one.qualified}" in text for one, text in zip(read, told, strict=False)][:10] == [True] * min(count, 10)

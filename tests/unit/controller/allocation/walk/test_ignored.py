@@ -169,7 +169,7 @@ def check(seed: int) -> bool:
 
 
 @pytest.mark.parametrize("first", sampled(range(0, 2_000, 100), 1, 5))
-def test_each_planted_mistake_is_told_and_nothing_else_is(first: int) -> None:
+def test_each_planted_mistake_is_reported_and_nothing_else_is(first: int) -> None:
     told = [check(seed) for seed in range(first, first + 100)]
     assert told.count(True) > 10
     assert told.count(False) > 0
@@ -265,7 +265,7 @@ def test_amounts_of_shared_gpus_count_one_by_one_and_together() -> None:
     assert told(memory="80Gi", cores="100") == (f"{never} can give these amounts of its capacities together",)
 
 
-def test_a_class_of_ours_with_a_configuration_for_another_driver_is_told() -> None:
+def test_a_class_of_ours_with_a_configuration_for_another_driver_is_reported() -> None:
     shared = device_class(f"shared.{DRIVER}", config=[FOREIGN])
     asked = claim("c", request(device_class=f"shared.{DRIVER}"))
     (text,) = found(using(("g", ""), g="c"), asked, there=inventory(shared))
@@ -289,7 +289,7 @@ def test_nothing_is_said_of_what_nobody_can_tell_yet() -> None:
     assert found(using(("g", ""), g="c"), claim("c", request(device_class="gone"), configs=[FOREIGN])) == ()
 
 
-def test_what_takes_too_long_is_not_told() -> None:
+def test_what_takes_too_long_is_not_reported() -> None:
     assert Allocator().ignored(inventory(), using(g="c"), [claim("c")], is_over=lambda _: True) != ()
     first = {"name": "a", "deviceClassName": DRIVER, **cel("true" + " && true" * 2_000)}
     asked = claim("c", {"name": "r", "firstAvailable": [first, {"name": "b", "deviceClassName": DRIVER}]})
@@ -305,7 +305,7 @@ def test_nothing_is_said_of_requests_that_other_pods_of_the_claim_may_use() -> N
     assert beside == ("no request x in claim gpus (there: a, b): the container gets nothing by that name",)
 
 
-def test_two_pods_that_use_one_request_each_of_a_claim_are_told_nothing() -> None:
+def test_two_pods_that_use_one_request_each_of_a_claim_learn_nothing() -> None:
     asked = claim("c", request("a"), request("b"))
     pods = [replace(using(("gpus", name), gpus="c"), metadata=pod(f"p-{name}").metadata) for name in ("a", "b")]
 

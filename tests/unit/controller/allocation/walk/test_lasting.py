@@ -271,7 +271,7 @@ def cel(expression: str) -> dict[str, Any]:
     return {"selectors": [{"cel": {"expression": expression}}]}
 
 
-def test_more_gpus_than_any_node_has_are_told_apart_from_gpus_that_are_in_use() -> None:
+def test_more_gpus_than_any_node_has_are_distinguished_from_gpus_that_are_in_use() -> None:
     assert (
         told(claim("c", request(count=9)), a=0, b=3)
         == "0/2 nodes fit: no node has 9 GPUs, the largest has 8; 2 with fewer than 9 GPUs (a, b)"
@@ -282,7 +282,7 @@ def test_more_gpus_than_any_node_has_are_told_apart_from_gpus_that_are_in_use() 
     )
 
 
-def test_a_wrong_domain_is_told_with_the_right_one() -> None:
+def test_a_wrong_domain_is_reported_with_the_right_one() -> None:
     wrong = 'device.attributes["gpu.nvidia.com"].productName == "H100"'
     text = told(claim("c", request(**cel(wrong))), a=0)
     assert text == (
@@ -296,7 +296,7 @@ def test_a_wrong_domain_is_told_with_the_right_one() -> None:
     )
 
 
-def test_a_capacity_of_a_wrong_domain_and_a_misspelt_attribute_are_told() -> None:
+def test_a_capacity_of_a_wrong_domain_and_a_misspelt_attribute_are_reported() -> None:
     capacity = 'device.capacity["gpu.nvidia.com"].memory.isGreaterThan(quantity("1Gi"))'
     assert "no GPU has the capacity gpu.nvidia.com/memory" in told(claim("c", request(**cel(capacity))), a=0)
     misspelt = f'device.attributes["{DRIVER}"].productNane == "H100"'
@@ -304,7 +304,7 @@ def test_a_capacity_of_a_wrong_domain_and_a_misspelt_attribute_are_told() -> Non
     assert told(claim("c", request(**cel(misspelt))), a=0).endswith(expected)
 
 
-def test_a_constraint_on_an_attribute_that_nobody_has_says_so() -> None:
+def test_a_constraint_on_an_attribute_that_no_device_has_says_so() -> None:
     asked = claim("c", request(count=2))
     asked.spec["devices"]["constraints"] = [{"matchAttribute": "example.com/rack"}]
     assert told(asked, a=0, b=8) == (
@@ -336,7 +336,7 @@ def test_gpus_with_taints_are_not_said_to_be_in_use_nor_to_be_missing_for_ever()
         ({0}, {1, 2, 3, 4, 5, 6, 7}, 2, "with 2 or more GPUs, fewer than 2 of them free"),
     ],
 )
-def test_free_gpus_with_taints_are_told_from_gpus_in_use(
+def test_free_gpus_with_taints_are_distinguished_from_gpus_in_use(
     tainted: set[int], taken: set[int], count: int, told: str
 ) -> None:
     made = MACHINES[0]

@@ -64,7 +64,9 @@ def decided(*claims: ResourceClaim, containers: list[dict[str, Any]], first: boo
     [(GPU, "request g"), (OTHER, "request o"), *((held, "request gpus") for held in HELD.values())],
     ids=["a whole GPU", "another share by MPS", *(f"{name} that it has" for name in HELD)],
 )
-def test_a_share_by_mps_beside_another_device_is_refused_by_name(other: ResourceClaim, named: str, first: bool) -> None:
+def test_a_share_by_mps_next_to_another_device_is_refused_by_name(
+    other: ResourceClaim, named: str, first: bool
+) -> None:
     for claims in itertools.permutations((SHARE, other)):
         answer = decided(*claims, containers=[container("c0", "c1"), container()], first=first)
         assert isinstance(answer, str)
@@ -76,13 +78,13 @@ def test_a_share_by_mps_beside_another_device_is_refused_by_name(other: Resource
         assert isinstance(apart, Allocation)
 
 
-def test_a_new_gpu_beside_a_share_by_mps_that_the_pod_has_is_refused() -> None:
+def test_a_new_gpu_next_to_a_share_by_mps_that_the_pod_has_is_refused() -> None:
     answer = str(decided(HELD["a share by MPS"], GPU, containers=[container("c0", "c1")]))
     assert "one container uses claim default/h, request gpus, a share by MPS, and claim default/g, request g" in answer
     assert isinstance(decided(HELD["a share"], GPU, containers=[container("c0", "c1")]), Allocation)
 
 
-def test_requests_of_one_claim_are_told_apart_by_the_containers_that_name_them() -> None:
+def test_requests_of_one_claim_are_distinguished_by_the_containers_that_name_them() -> None:
     both = claim("b", share("s", "1Gi"), whole("g"), configs=[own_config(MPS, "s")])
     assert isinstance(decided(both, containers=[container("c0")]), str)
     assert isinstance(decided(both, containers=[container(("c0", "s"), ("c0", "g"))]), str)

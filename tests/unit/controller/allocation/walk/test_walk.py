@@ -52,7 +52,7 @@ def small_nodes() -> Inventory:
     )
 
 
-def test_nodes_that_were_asked_in_vain_come_last_and_each_is_asked_once(asked_nodes: list[str]) -> None:
+def test_nodes_that_were_asked_without_success_come_last_and_each_is_asked_once(asked_nodes: list[str]) -> None:
     named = claim("c", request(selectors=[{"cel": {"expression": OF_NO_GPU}}]))
     earlier = {"a", "c"}
     walk = walk_for(small_nodes(), pod("p"), [named], earlier)
@@ -62,7 +62,7 @@ def test_nodes_that_were_asked_in_vain_come_last_and_each_is_asked_once(asked_no
     assert not walk.is_round_over
 
 
-def test_nodes_that_were_asked_in_vain_are_counted_as_such_behind_the_winner(asked_nodes: list[str]) -> None:
+def test_nodes_that_were_asked_without_success_are_counted_as_such_behind_the_winner(asked_nodes: list[str]) -> None:
     first = claim("c", request(selectors=[{"cel": {"expression": OF_FIRST_GPU}}]))
     walk = walk_for(small_nodes(), pod("p"), [first], {"a", "c"})
     winner = walk.best()
@@ -71,7 +71,7 @@ def test_nodes_that_were_asked_in_vain_are_counted_as_such_behind_the_winner(ask
     assert walk.census(winner).filtered == {TRIED_BEFORE: 2, NOT_BETTER: 3}
 
 
-def test_when_every_node_was_asked_in_vain_a_new_round_begins(asked_nodes: list[str]) -> None:
+def test_when_every_node_was_asked_without_success_a_new_round_begins(asked_nodes: list[str]) -> None:
     named = claim("c", request(selectors=[{"cel": {"expression": OF_NO_GPU}}]))
     earlier = set(NAMES)
     walk = walk_for(small_nodes(), pod("p"), [named], earlier)

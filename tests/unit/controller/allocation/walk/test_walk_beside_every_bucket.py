@@ -77,7 +77,7 @@ def told(allocator: Allocator, inventory: Inventory, number: int, asked: Resourc
 
 @pytest.mark.parametrize("spare", [0, node_state.SPARE_EMPTY])
 @pytest.mark.parametrize("seed", sampled(range(200), 4))
-def test_a_decision_is_that_of_who_looks_at_each_bucket_anew(
+def test_a_decision_is_that_of_who_looks_at_each_bucket_again(
     seed: int, spare: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`spare`: with none, empty buckets are forgotten every few changes."""

@@ -91,13 +91,13 @@ def _is_here(one: Document) -> bool:
     return one["spec"].get("nodeName") == "node-1" or bool(one["spec"].get("allNodes"))
 
 
-def test_whatever_has_an_unknown_field_is_given_to_nobody() -> None:
+def test_whatever_has_an_unknown_field_is_given_to_no_pod() -> None:
     given = sum(check(seed) for seed in range(SNAPSHOTS))
     assert given > SNAPSHOTS // 10, "others are still given"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_name_is_told(name: str) -> None:
+def test_each_name_is_reported(name: str) -> None:
     case = random_snapshot(1)
     case["slices"][0]["spec"][name] = 1
     assert name[:100] in not_understood(ResourceSlice.from_json(msgspec.json.encode(case["slices"][0])).spec)

@@ -95,7 +95,7 @@ def test_a_rule_taints_the_devices_that_it_selects(selector: DeviceTaintSelector
     assert max(found) == left
 
 
-def test_the_taint_of_a_rule_is_tolerated_like_any_other_and_stands_beside_the_driver_s_own() -> None:
+def test_the_taint_of_a_rule_is_tolerated_like_any_other_and_stands_next_to_the_driver_s_own() -> None:
     slices = tainted(taint("own"))
     rules = [rule("maintenance", DeviceTaintSelector(), "NoExecute")]
     own, maintenance = {"operator": "Exists", "key": "own"}, {"operator": "Exists", "key": "maintenance"}

@@ -189,6 +189,6 @@ def test_pods_that_tolerate_other_taints_reach_other_nodes() -> None:
 
 
 @pytest.mark.parametrize("broken", [{"matchLabelKeys": "x"}, {"maxSkew": "1"}, {"labelSelector": []}])
-def test_a_constraint_that_cannot_be_read_is_told_to_its_author(broken: dict[str, Any]) -> None:
+def test_a_constraint_that_cannot_be_read_is_reported_to_its_author(broken: dict[str, Any]) -> None:
     with pytest.raises(UnreadableSelectorError):
         zoned().reasons(pod("p", {**spread("zone", FOO), **broken}, labels={}))

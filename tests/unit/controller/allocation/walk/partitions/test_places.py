@@ -142,7 +142,7 @@ def test_a_profile_that_no_gpu_has_is_said_with_those_that_there_are() -> None:
     assert "no GPU can be cut into what request r selects, but into 1g.6gb, 2g.12gb, 4g.24gb" in told
 
 
-def test_more_whole_gpus_than_any_node_has_are_told_by_number() -> None:
+def test_more_whole_gpus_than_any_node_has_are_reported_by_number() -> None:
     """Also where their GPUs can be cut; a request that parts match too may be served by so many of those."""
     inventory = cluster(a=PAIRS, b=ONE)
     told = refused(inventory, request("w", 5))
@@ -229,7 +229,7 @@ def test_sets_of_fresh_gpus_that_are_alike_are_scored_and_cut_once() -> None:
     assert steps(cluster(a=SIXTEEN), part("r", "7g.80gb", 4)) < 10_000
 
 
-def test_parts_of_many_whole_gpus_beside_many_others_are_decided_in_their_time() -> None:
+def test_parts_of_many_whole_gpus_next_to_many_others_are_decided_in_their_time() -> None:
     """Beside each of 70 sets of 4 the damage of 495 sets of 4 others was worked out: 1.4 million steps."""
     assert steps(cluster(a=SIXTEEN), request("w", 4), part("r", "7g.80gb", 4)) < 100_000
 

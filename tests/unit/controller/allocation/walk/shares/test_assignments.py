@@ -73,7 +73,9 @@ class Looks:
 
 
 @pytest.mark.parametrize("name", UNFIT)
-def test_shares_that_do_not_fit_are_told_within_a_thousand_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_that_do_not_fit_are_reported_within_a_thousand_steps(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks, allocator = Looks(monkeypatch), Allocator()
     assert isinstance(allocator.allocate(idle_node(), pod("p", "c"), [requested(UNFIT[name])]), NoFit)
     # Besides the looks there are the steps for reading 17 requests.

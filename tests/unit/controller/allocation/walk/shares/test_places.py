@@ -279,12 +279,12 @@ class TestReasons:
             "the GPU with most memory left has 12 GiB (on a)"
         )
 
-    def test_too_few_gpus_with_room_for_one_request_are_told_as_such(self) -> None:
+    def test_too_few_gpus_with_room_for_one_request_are_reported_as_such(self) -> None:
         full = holding_share("h", "a", device_name(SOCKETS, 0), {"memory": "75Gi", "cores": "0"})
         told = refused(cluster(full, a=SOCKETS), claim("c", share("gpu", "10Gi", count=4)))
         assert told == "0/1 nodes fit: 1 with fewer than 4 GPUs with 10 GiB of memory left (a)"
 
-    def test_nodes_whose_setting_is_off_are_told_apart(self) -> None:
+    def test_nodes_whose_setting_is_off_are_distinguished(self) -> None:
         only_shared = [{"cel": {"expression": "device.allowMultipleAllocations == true"}}]
         classes = [device_class(), device_class(f"share.{DRIVER}", selectors=only_shared)]
         asked = claim("c", share("gpu", "20Gi", device_class=f"share.{DRIVER}"))
@@ -309,4 +309,4 @@ class TestReasons:
         inventory = cluster(a=SMALL)
         first = given(inventory, claim("c", share("gpu", "20Gi", 30)))
         assert first.links == "a share of 20 GiB of memory and 30 % of the cores"
-        assert given(inventory, claim("d", share("gpu", "20Gi"))).links == "a share of 20 GiB of memory, beside others"
+        assert given(inventory, claim("d", share("gpu", "20Gi"))).links == "a share of 20 GiB of memory, next to others"
