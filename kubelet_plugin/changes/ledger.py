@@ -57,7 +57,12 @@ class Ledger:
         return tuple(sorted(Thing(kind, thing) for found, _, thing in names if found == kind))
 
     def read(self, thing: Thing, noted: type[N]) -> Note[N] | Unreadable | None:
-        """Return the note of a thing in this boot, None if there is none: no change outlives a boot."""
+        """Return the note of a thing in this boot, None if there is none: most changes outlive no boot."""
+        note = self.read_of_any_boot(thing, noted)
+        return None if isinstance(note, Note) and note.boot_id != self.boot_id else note
+
+    def read_of_any_boot(self, thing: Thing, noted: type[N]) -> Note[N] | Unreadable | None:
+        """Return the note of a thing whose change may outlive a boot, None if there is none."""
         data = self._files.read(_name(thing))
         if data is None:
             return None
@@ -65,10 +70,9 @@ class Ledger:
             file = _FILE.decode(data)
             if _checksum(bytes(file.note)) != file.checksum:
                 raise ValueError("its checksum is wrong")
-            note = note_decoder(noted).decode(file.note)
+            return note_decoder(noted).decode(file.note)
         except (ValueError, RecursionError) as error:
             return Unreadable(f"its note {_name(thing)} is broken ({error})", data)
-        return note if note.boot_id == self.boot_id else None
 
     def write(self, thing: Thing, note: Note[N] | Unreadable) -> None:
         """Replace the note of a thing, also by one that was read and could not be."""
@@ -79,6 +83,13 @@ class Ledger:
     def drop(self, thing: Thing) -> None:
         """Remove the note of a thing: nothing of ours is left of it."""
         self._remove([_name(thing)])
+
+    def set_aside(self, thing: Thing, note: Unreadable) -> None:
+        """Keep a note that cannot be read as `<name>.broken`, and remove it. The caller holds the lock since before it
+        was read: on a full disk a note is overwritten in place.
+        """
+        self._files.write(f"{_name(thing)}.broken", note.data)
+        self._files.remove(_name(thing))
 
     def clear(self) -> None:
         """Remove all notes: they are of an earlier boot, even those that cannot be read."""

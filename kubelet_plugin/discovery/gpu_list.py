@@ -88,6 +88,9 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"r
     condition: bool | None = None
 
 
+msgspec.json.Decoder(_Given)  # inspected by the thread that imports: see kube.client
+
+
 @dataclass(frozen=True, slots=True)
 class GpuEntry:
     """One entry of the list."""

@@ -1,4 +1,4 @@
-"""Switches all GPUs of a node to one mode of confidential computing, journaling each step before it is taken.
+"""Switches all GPUs of a node to one mode of confidential computing, noting each step before it is taken.
 
 NVIDIA's program needs GPUs that no driver uses. So the GPU driver is closed for the whole change; each GPU is unbound
 from its driver, switched and reset; then the modes of all are read, because the program's report of a switch proves
@@ -20,7 +20,7 @@ import structlog
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.changes.pci_hand import FunctionOpenError, PciHand
-from dracaena.kubelet_plugin.labels.cc_mode_journals import OF_ANOTHER, CcModeJournals
+from dracaena.kubelet_plugin.labels.cc_mode_notes import OF_ANOTHER, CcModeNotes
 from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
 from dracaena.kubelet_plugin.ports import (
     CcModeProgram,
@@ -55,7 +55,7 @@ class CcModeChanges:
         drivers: PciDrivers,
         hand: PciHand,
         closed: Callable[[str], AbstractContextManager[None]],
-        journals: CcModeJournals,
+        notes: CcModeNotes,
         lock: NodeLock,
     ) -> None:
         """`closed` keeps the GPU driver closed on
@@ -65,7 +65,7 @@ class CcModeChanges:
         self._drivers = drivers
         self._hand = hand
         self._closed = closed
-        self._journals = journals
+        self._notes = notes
         self._lock = lock
 
     def ask(self, addresses: Collection[str], is_held: Callable[[str], bool]) -> Mapping[str, str]:
@@ -75,7 +75,7 @@ class CcModeChanges:
         """
         with self._lock.hold(0):
             closed = [address for address in addresses if not self._may_be_open(address)]
-            free = self._journals.begin_asking(closed, is_held)
+            free = self._notes.begin_asking(closed, is_held)
             if not free:
                 return {}
             modes: dict[str, str] = {}
@@ -86,17 +86,17 @@ class CcModeChanges:
                     except TemporaryError as error:
                         log.warning("mode of confidential computing not known", gpu=address, error=str(error))
             finally:
-                self._journals.asked(modes)
+                self._notes.asked(modes)
         return modes
 
     def end_asking(self) -> None:
         """Release GPUs whose modes another process was reading when it ended."""
         with self._lock.hold(0):
-            self._journals.asked({})
+            self._notes.asked({})
 
     def change(self, mode: str, addresses: Sequence[str], user: Callable[[], str | None]) -> ModeChange:
         """Switch all GPUs, and return the change in step BINDING: the drivers are back, and the caller calls
-        CcModeJournals.end() once the GPUs were read again. `user`: see CcModeJournals.begin().
+        CcModeNotes.end() once the GPUs were read again. `user`: see CcModeNotes.begin().
 
         Raises FunctionOpenError and InUseError, then nothing was begun, and what go_on() raises.
         """
@@ -105,7 +105,7 @@ class CcModeChanges:
             for function in functions:
                 self._hand.refuse_while_open(function)
             drivers = {str(each.address): each.driver or "" for each in functions}
-            return self._finished(self._journals.begin(mode, drivers, user))
+            return self._finished(self._notes.begin(mode, drivers, user))
 
     def go_on(self, change: ModeChange) -> ModeChange:
         """Finish a change that was begun, from any point; return it as change() does.
@@ -118,7 +118,7 @@ class CcModeChanges:
         for address in change.drivers:
             self._refuse_while_writing(address)
         with self._lock.hold(0):
-            if self._journals.read().change != change:
+            if self._notes.read().change != change:
                 raise InUseError(OF_ANOTHER)
             with self._closed(f"switching the GPUs to mode {change.mode} of confidential computing"):
                 return self._finished(self._with_drivers(change))
@@ -129,7 +129,7 @@ class CcModeChanges:
             return change
         functions = self._drivers.read().functions
         drivers = {str(address): each.driver or "" for address, each in sorted(functions.items()) if each.is_gpu}
-        return self._journals.note(replace(change, drivers=drivers))
+        return self._notes.note(replace(change, drivers=drivers))
 
     def _finished(self, change: ModeChange) -> ModeChange:
         if change.step is ModeStep.UNBINDING:
@@ -151,13 +151,13 @@ class CcModeChanges:
             raise
         except FunctionOpenError:
             self._give_back(change)
-            self._journals.end()
+            self._notes.end()
             raise
         except (TemporaryError, NotOfferedError) as error:
             self._give_back(change)
-            self._journals.end(RefusedMode(change.mode, str(error)))
+            self._notes.end(RefusedMode(change.mode, str(error)))
             raise ModeRefusedError(str(error)) from error
-        return self._journals.note(replace(change, step=ModeStep.SWITCHING, before=before))
+        return self._notes.note(replace(change, step=ModeStep.SWITCHING, before=before))
 
     def _switched(self, change: ModeChange) -> ModeChange:
         """Switch all GPUs and check each; on failure switch them back."""
@@ -172,7 +172,7 @@ class CcModeChanges:
         wrong = [f"the GPU at {address} is in mode {mode}" for address, mode in modes.items() if mode != change.mode]
         if wrong:
             return self._switched_back(change, f"{', '.join(wrong)} after it was reset, expected {change.mode}")
-        return self._journals.note(replace(change, step=ModeStep.BINDING), modes)
+        return self._notes.note(replace(change, step=ModeStep.BINDING), modes)
 
     def _switched_back(self, change: ModeChange, problem: str) -> ModeChange:
         """Switch all GPUs to the one mode that they had. A GPU that cannot be switched may change with its next reset,
@@ -195,7 +195,7 @@ class CcModeChanges:
             if mode not in (before, "") or mode != found:
                 problems.append(f"the GPU at {address} is in mode {mode}")
         if found and not problems:
-            return self._journals.note(
+            return self._notes.note(
                 replace(change, mode=found, step=ModeStep.BINDING, problem=problem, refused=change.mode),
                 dict.fromkeys(change.drivers, found),
             )
@@ -204,7 +204,7 @@ class CcModeChanges:
             "claim gets a GPU of this node. Bring all of them into one mode with NVIDIA's program, or restart "
             "the node, then remove the label and set it again"
         )
-        self._journals.note(replace(change, step=ModeStep.STUCK, problem=words))
+        self._notes.note(replace(change, step=ModeStep.STUCK, problem=words))
         raise ModeStuckError(words)
 
     def _unbind(self, address: str) -> None:

@@ -13,11 +13,11 @@ from dracaena.api.passthrough import passthrough_device_name
 from dracaena.kubelet_plugin.changes.pci_hand import FunctionOpenError
 from dracaena.kubelet_plugin.discovery.vm.passthrough import PciBus, PciFunction
 from dracaena.kubelet_plugin.labels.cc_mode_changes import CcModeChanges, DriverRefusedError
-from dracaena.kubelet_plugin.labels.cc_mode_journals import CcModeJournals
+from dracaena.kubelet_plugin.labels.cc_mode_notes import CcModeNotes
 from dracaena.kubelet_plugin.labels.follower import BlockedError, LabelRow, LabelState, StateAndReason
 from dracaena.kubelet_plugin.node.devices import EVERY_GPU
 from dracaena.kubelet_plugin.ports import NotOfferedError
-from dracaena.kubelet_plugin.prepare.journals.cc_modes import NO_MODE, CcModeJournal, ModeChange, ModeStep, RefusedMode
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import NO_MODE, ModeChange, ModeStep, NotedModes, RefusedMode
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from dracaena.process.clock import Clock
 
@@ -61,14 +61,14 @@ class CcModes(LabelRow[Machine | None, ModeChange]):
     name = "cc-modes"
 
     def __init__(
-        self, changes: CcModeChanges, journals: CcModeJournals, users: GpuUsers, ports: CcModePorts, clock: Clock
+        self, changes: CcModeChanges, notes: CcModeNotes, users: GpuUsers, ports: CcModePorts, clock: Clock
     ) -> None:
         self._changes = changes
-        self._journals = journals
+        self._notes = notes
         self._users = users
         self._ports = ports
         self._clock = clock
-        self._journal = CcModeJournal("")
+        self._noted = NotedModes()
         self._modes: _Modes = {}
         self._open: tuple[str, float] | None = None  # who had a GPU open, and when to look again
         self._refused_driver = False  # whether a driver does not take a GPU in its current mode
@@ -77,7 +77,7 @@ class CcModes(LabelRow[Machine | None, ModeChange]):
 
     def things(self, machine: Machine | None) -> Mapping[str, Machine | None] | None:
         """Return the node. During a change its GPUs may have no driver, and so there may be no reading."""
-        return None if machine is None and not self._journals.is_changing() else {EVERY_GPU: machine}
+        return None if machine is None and not self._notes.is_changing() else {EVERY_GPU: machine}
 
     def is_read(self, _thing: Machine | None, _goal: ModeChange) -> bool:
         """Nothing proves it: a reading that shows the new mode may have begun while GPUs had no driver."""
@@ -86,7 +86,7 @@ class CcModes(LabelRow[Machine | None, ModeChange]):
     def rest(self, _name: str, goal: ModeChange) -> None:
         """End the change; the modes were read by it."""
         self._is_set_anew = False
-        self._journals.end(RefusedMode(goal.refused, goal.problem) if goal.refused else None, only=goal)
+        self._notes.end(RefusedMode(goal.refused, goal.problem) if goal.refused else None, only=goal)
 
     def targets(self, value: str) -> Mapping[str, ModeChange]:
         """Return the change that the label asks for, even if it names no mode."""
@@ -94,19 +94,19 @@ class CcModes(LabelRow[Machine | None, ModeChange]):
 
     def begun(self) -> Mapping[str, ModeChange]:
         """Return the change that is under way."""
-        self._journal = self._journals.read()
-        if self._journal.asking:
+        self._noted = self._notes.read()
+        if self._noted.asking:
             self._changes.end_asking()
-        return {} if self._journal.change is None else {EVERY_GPU: self._journal.change}
+        return {} if self._noted.change is None else {EVERY_GPU: self._noted.change}
 
     def goals(
         self, begun: Mapping[str, ModeChange], targets: Mapping[str, ModeChange] | None
     ) -> Mapping[str, ModeChange]:
         """Return the change that is under way, whatever the label says by now, or else the one that it asks for."""
         wanted = targets[EVERY_GPU].mode if targets else None
-        if self._journal.refused is not None and self._journal.refused.mode != wanted:
-            self._journals.refuse(None)
-            self._journal = replace(self._journal, refused=None)
+        if self._noted.refused is not None and self._noted.refused.mode != wanted:
+            self._notes.refuse(None)
+            self._noted = replace(self._noted, refused=None)
         if wanted is None:
             self._is_set_anew, self._open = True, None
         return {EVERY_GPU: self._continued(begun[EVERY_GPU], wanted)} if begun else targets or {}
@@ -115,12 +115,12 @@ class CcModes(LabelRow[Machine | None, ModeChange]):
         """Return how a change goes on: one that is stuck, or that a driver resists, accepts another mode."""
         if change.step is ModeStep.STUCK and wanted != change.mode:
             if wanted not in CC_MODES:
-                return self._journals.note(replace(change, mode=NO_MODE))  # the label may come back
-            return self._journals.note(replace(change, step=ModeStep.SWITCHING, mode=wanted, problem=""))
+                return self._notes.note(replace(change, mode=NO_MODE))  # the label may come back
+            return self._notes.note(replace(change, step=ModeStep.SWITCHING, mode=wanted, problem=""))
         resisted = change.step is ModeStep.BINDING and self._refused_driver
         if resisted and wanted in CC_MODES and wanted != change.mode:
             before = dict.fromkeys(change.drivers, change.mode)
-            return self._journals.note(ModeChange(wanted, ModeStep.SWITCHING, change.drivers, before))
+            return self._notes.note(ModeChange(wanted, ModeStep.SWITCHING, change.drivers, before))
         return change
 
     def settled(self, thing: Machine | None, goal: ModeChange) -> StateAndReason | None:
@@ -128,11 +128,11 @@ class CcModes(LabelRow[Machine | None, ModeChange]):
         if thing is None:
             return LabelState.PENDING, "the GPUs have not been read yet"
         if self._is_set_anew:
-            self._journal = self._journals.forget_modes(self._is_held)  # somebody else may have changed them
+            self._noted = self._notes.forget_modes(self._is_held)  # somebody else may have changed them
             self._is_set_anew = False
         bus = self._ports.read_bus()
         gpus = [each for _, each in sorted(bus.functions.items()) if each.is_gpu]
-        modes = _known_modes(thing, gpus, self._journal)
+        modes = _known_modes(thing, gpus, self._noted)
         if any(mode != goal.mode for mode in modes.values()):
             obstacle = self._obstacle(goal.mode, thing, bus, gpus)
             if obstacle is not None:
@@ -140,7 +140,7 @@ class CcModes(LabelRow[Machine | None, ModeChange]):
         try:
             self._modes = {**modes, **self._asked_modes(gpus, modes)}
         except NotOfferedError as error:
-            self._journals.refuse(RefusedMode(goal.mode, str(error)))
+            self._notes.refuse(RefusedMode(goal.mode, str(error)))
             return LabelState.FAILED, f"{error}; {_AGAIN}"
         return (LabelState.APPLIED, "") if set(self._modes.values()) <= {goal.mode} else None
 
@@ -148,8 +148,8 @@ class CcModes(LabelRow[Machine | None, ModeChange]):
         """Return why the GPUs cannot be switched to the mode of the label, before any was touched."""
         if wanted not in CC_MODES:
             return f"label {self._ports.label} of this node is {wanted[:63]!r}, expected one of {', '.join(CC_MODES)}"
-        if self._journal.refused is not None:
-            return f"{self._journal.refused.problem}; {_AGAIN}"
+        if self._noted.refused is not None:
+            return f"{self._noted.refused.problem}; {_AGAIN}"
         enabled = wanted in CC_ENABLED_MODES
         incapable = {gpu.pci_bus_id for gpu in machine.gpus if gpu.cc_capable is False} if enabled else set()
         if enabled and not self._ports.runs_confidential_guests():
@@ -204,7 +204,7 @@ class CcModes(LabelRow[Machine | None, ModeChange]):
     def change(self, _thing: Machine | None, goal: ModeChange) -> ModeChange:
         """Switch the GPUs, or continue from wherever an earlier try left them."""
         self._refused_driver = False
-        if self._journal.change is None:
+        if self._noted.change is None:
             return self._changes.change(
                 goal.mode, list(self._modes), lambda: self._users.holding(None) or self._ports.unclaimed()
             )
@@ -230,10 +230,10 @@ class CcModes(LabelRow[Machine | None, ModeChange]):
         return f"the mode of {len(others)} of {len(self._modes)} GPUs is {' or '.join(sorted(set(others)))}"
 
 
-def _known_modes(machine: Machine, gpus: Sequence[PciFunction], journal: CcModeJournal) -> _Modes:
+def _known_modes(machine: Machine, gpus: Sequence[PciFunction], noted: NotedModes) -> _Modes:
     """Return the mode of each GPU by address. The mode read after its last reset takes precedence over what the NVIDIA
     driver says.
     """
     by_driver = {gpu.pci_bus_id: gpu.cc_mode for gpu in machine.gpus}
     addresses = [str(each.address) for each in gpus]
-    return {address: journal.modes.get(address, by_driver.get(address)) for address in addresses}
+    return {address: noted.modes.get(address, by_driver.get(address)) for address in addresses}

@@ -1,4 +1,4 @@
-"""Brings one GPU into a static MIG layout, journaling each step before the driver is asked for it.
+"""Brings one GPU into a static MIG layout, noting each step before the driver is asked for it.
 
 `changing` is noted first: until it is cleared, no claim gets anything of the GPU here, and the next start continues
 towards the same layout. It stays until the GPU was read again; otherwise claims would be prepared by an outdated
@@ -23,7 +23,7 @@ from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout, layout_prob
 from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.discovery.mig.packing import Placed, packed
 from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
-from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.ports import MigControl, NodeLock
 from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord, MadeInstance
 
@@ -42,13 +42,13 @@ class MigLayoutChanges:
         self,
         control: MigControl,
         ask: Callable[[str, Callable[[], object], float], object],
-        journals: LayoutJournals[GpuRecord],
+        notes: LayoutNotes[GpuRecord],
         gpu_lock: Callable[[DeviceName], NodeLock],
     ) -> None:
         """`ask` runs a step in the driver's thread (LiveMachine.ask)."""
         self._control = control
         self._ask = ask
-        self._journals = journals
+        self._notes = notes
         self._gpu_lock = gpu_lock
 
     def change(self, gpu: Gpu, layout: GpuLayout, user: Callable[[], str | None]) -> None:
@@ -70,18 +70,18 @@ class MigLayoutChanges:
                     self._give_up(gpu)
                 raise BlockedError(obstacle)
             self._refuse_in_use(gpu)
-            at_rest = self._journals.read().of(gpu.uuid).changing is None
-            record = self._journals.begin(gpu.uuid, layout, user)
+            at_rest = self._notes.of(gpu.uuid).changing is None
+            record = self._notes.begin(gpu.uuid, layout, user)
             if layout.enabled:
                 record = self._divide(gpu, layout, record, as_it_was=at_rest or as_read)
             else:
                 record = self._join(gpu, record, as_it_was=at_rest)
-            self._journals.note(gpu.uuid, record)
+            self._notes.note(gpu.uuid, record)
         log.info("GPU has its MIG layout", gpu=gpu.uuid, layout=layout.name, profiles=dict(layout.counts))
 
     def rest(self, gpu: str, layout: GpuLayout) -> None:
         """Release a GPU, by UUID, that was brought into a layout and read since."""
-        self._journals.rest(gpu, layout)
+        self._notes.rest(gpu, layout)
 
     def device_id(self, gpu: str) -> int:
         """Return the PCI ID of a GPU. Raises DracaenaError."""
@@ -91,7 +91,7 @@ class MigLayoutChanges:
         """Stop a change of a GPU whose mode somebody else changed, unless instances of ours are in it. Otherwise no
         claim would get the GPU before the next boot, even after the node's label is removed.
         """
-        record = self._journals.read().of(gpu.uuid)
+        record = self._notes.of(gpu.uuid)
         if record.changing is not None and not (gpu.mig_enabled and record.made):
             self._noted(gpu, replace(record, changing=None, made=()))
 
@@ -107,7 +107,7 @@ class MigLayoutChanges:
         enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
         if not enabled:
             return
-        record = self._journals.read().of(gpu.uuid)
+        record = self._notes.of(gpu.uuid)
         others = [each for each, owner in self._found(gpu, record) if owner is None]
         if others:
             raise BlockedError(others_made(gpu, [(each.profile, each.placement.start) for each in others]))
@@ -242,7 +242,7 @@ class MigLayoutChanges:
         return None if device is None else device[1]
 
     def _noted(self, gpu: Gpu, record: GpuRecord) -> GpuRecord:
-        return self._journals.note(gpu.uuid, record)
+        return self._notes.note(gpu.uuid, record)
 
     def _step(self, what: str, work: Callable[[], T]) -> T:
         return self._ask(what, work, STEP_S)  # type: ignore[return-value]

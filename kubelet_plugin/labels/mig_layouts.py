@@ -20,7 +20,7 @@ from dracaena.kubelet_plugin.discovery.mig.layouts import (
     mode_obstacle,
 )
 from dracaena.kubelet_plugin.labels.follower import BlockedError, LabelRow, LabelState, StateAndReason
-from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.labels.mig_changes import MigLayoutChanges, others_made
 from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
@@ -45,7 +45,7 @@ class MigLayouts(LabelRow[Gpu, GpuLayout]):
     def __init__(
         self,
         changes: MigLayoutChanges,
-        journals: LayoutJournals[GpuRecord],
+        notes: LayoutNotes[GpuRecord],
         users: GpuUsers,
         *,
         read_layouts: Callable[[], Layouts],
@@ -53,7 +53,7 @@ class MigLayouts(LabelRow[Gpu, GpuLayout]):
     ) -> None:
         """`read_layouts` reads the file; it raises BadInputError. `first_indices`: see NodeDevices."""
         self._changes = changes
-        self._journals = journals
+        self._notes = notes
         self._users = users
         self._read_layouts = read_layouts
         self._first_indices = first_indices
@@ -92,7 +92,7 @@ class MigLayouts(LabelRow[Gpu, GpuLayout]):
 
     def begun(self) -> Mapping[str, GpuLayout]:
         """Return the layouts that GPUs are being changed to."""
-        self._records = self._journals.read().gpus
+        self._records = self._notes.read()
         return {uuid: each.changing for uuid, each in self._records.items() if each.changing is not None}
 
     def goals(self, begun: Mapping[str, GpuLayout], targets: Mapping[str, GpuLayout] | None) -> Mapping[str, GpuLayout]:

@@ -1,4 +1,4 @@
-"""Brings one GPU into a vGPU layout, journaling each write before it is made.
+"""Brings one GPU into a vGPU layout, noting each write before it is made.
 
 `changing` is noted first, as with MIG layouts: from then on, until the GPU was read again, no claim gets a vGPU of it
 here. A vGPU is noted before it is made and forgotten after it is gone. The UUID of a mediated device is chosen in
@@ -32,7 +32,7 @@ from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import (
     vgpu_steps,
 )
 from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
-from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.ports import NodeLock, OpeningProcess, SysfsWrites
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VgpuRecord
 
@@ -54,7 +54,7 @@ class VgpuLayoutChanges:
         read: Callable[[], Sequence[VgpuGpu]],
         writes: SysfsWrites,
         holders: Callable[[str, int | None], Sequence[OpeningProcess]],
-        journals: LayoutJournals[VgpuRecord],
+        notes: LayoutNotes[VgpuRecord],
         gpu_lock: Callable[[DeviceName], NodeLock],
         new_uuid: Callable[[], str],
     ) -> None:
@@ -64,7 +64,7 @@ class VgpuLayoutChanges:
         self._read = read
         self._writes = writes
         self._holders = holders
-        self._journals = journals
+        self._notes = notes
         self._gpu_lock = gpu_lock
         self._new_uuid = new_uuid
 
@@ -78,10 +78,10 @@ class VgpuLayoutChanges:
         """
         with self._gpu_lock(passthrough_device_name(address)).hold(0.0):
             self._refuse_while_writing(address)
-            gpu, record = self._gpu(address), self._journals.read().of(address)
+            gpu, record = self._gpu(address), self._notes.of(address)
             steps = self._checked_steps(gpu, layout, record)
             at_rest = record.changing is None
-            begun = self._journals.begin(address, layout, user)
+            begun = self._notes.begin(address, layout, user)
             begun = self._forget_gone(gpu, begun, at_rest=at_rest)
             try:
                 self._go(gpu, begun, steps)
@@ -100,15 +100,15 @@ class VgpuLayoutChanges:
 
     def _end_untouched(self, address: str) -> bool:
         """End the change of a GPU if nothing was written for it; return whether it was ended. No write is hanging."""
-        gpu, record = self._gpu(address), self._journals.read().of(address)
+        gpu, record = self._gpu(address), self._notes.of(address)
         if record.changing is None or not record.is_untouched(gpu.vgpus):
             return False
-        self._journals.note(address, self._without_gone(gpu, record).changed_to(None))
+        self._notes.note(address, self._without_gone(gpu, record).changed_to(None))
         return True
 
     def rest(self, address: str, layout: VgpuLayout) -> None:
         """Release a GPU that was brought into a layout and read since."""
-        self._journals.rest(address, layout)
+        self._notes.rest(address, layout)
 
     def _checked_steps(self, gpu: VgpuGpu, layout: VgpuLayout, record: VgpuRecord) -> VgpuSteps:
         """Return what to do. Refuses what can be known to fail before anything is begun."""
@@ -130,7 +130,7 @@ class VgpuLayoutChanges:
         found = self._without_gone(gpu, record)
         if found == record:
             return record
-        return self._journals.note(gpu.address, replace(found, before=found.made) if at_rest else found)
+        return self._notes.note(gpu.address, replace(found, before=found.made) if at_rest else found)
 
     def _without_gone(self, gpu: VgpuGpu, record: VgpuRecord) -> VgpuRecord:
         for mine in record.made:
@@ -152,7 +152,7 @@ class VgpuLayoutChanges:
             self._write(gpu, f"bus/pci/devices/{mine.identity}/nvidia/current_vgpu_type", "0\n")
         if any(mine.may_be(each) for each in self._gpu(gpu.address).vgpus):
             raise TemporaryError(f"vGPU {mine.identity} was to be removed, but is still there")
-        return self._journals.note(gpu.address, record.without(mine))
+        return self._notes.note(gpu.address, record.without(mine))
 
     def _make(self, gpu: VgpuGpu, record: VgpuRecord, type_name: str) -> VgpuRecord:
         now = self._gpu(gpu.address)
@@ -165,7 +165,7 @@ class VgpuLayoutChanges:
         function, offered = place
         identity = function.address if function.has_type_file else self._new_uuid()
         mine = OurVgpu(identity, type_name, offered.type_id)
-        before, record = record, self._journals.note(gpu.address, record.making(mine))
+        before, record = record, self._notes.note(gpu.address, record.making(mine))
         folder = f"bus/pci/devices/{function.address}"
         try:
             if function.has_type_file:
@@ -173,7 +173,7 @@ class VgpuLayoutChanges:
             else:
                 self._write(gpu, f"{folder}/mdev_supported_types/{offered.type_id}/create", f"{identity}\n")
         except VgpuRefusedError:
-            self._journals.note(gpu.address, before)
+            self._notes.note(gpu.address, before)
             raise
         if not any(mine.may_be(each) for each in self._gpu(gpu.address).vgpus):
             raise TemporaryError(f"vGPU {identity} was to be a {type_name}, but is not")

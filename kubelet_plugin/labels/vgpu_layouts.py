@@ -19,7 +19,7 @@ from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import (
     vgpu_layouts,
 )
 from dracaena.kubelet_plugin.labels.follower import LabelRow, LabelState, StateAndReason
-from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.labels.vgpu_changes import VgpuLayoutChanges, VgpuRefusedError, vgpus_of_others
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import NOTHING_KNOWN, VgpuRecord
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
@@ -35,7 +35,7 @@ class VgpuLayoutsOfNode(LabelRow[VgpuGpu, VgpuLayout]):
     def __init__(
         self,
         changes: VgpuLayoutChanges,
-        journals: LayoutJournals[VgpuRecord],
+        notes: LayoutNotes[VgpuRecord],
         users: GpuUsers,
         *,
         read_layouts: Callable[[], VgpuLayouts],
@@ -45,7 +45,7 @@ class VgpuLayoutsOfNode(LabelRow[VgpuGpu, VgpuLayout]):
         TemporaryError.
         """
         self._changes = changes
-        self._journals = journals
+        self._notes = notes
         self._users = users
         self._read_layouts = read_layouts
         self._read_gpus = read_gpus
@@ -79,7 +79,7 @@ class VgpuLayoutsOfNode(LabelRow[VgpuGpu, VgpuLayout]):
 
     def begun(self) -> Mapping[str, VgpuLayout]:
         """Return the layouts that GPUs are being changed to."""
-        self._records = self._journals.read().gpus
+        self._records = self._notes.read()
         return {address: each.changing for address, each in self._records.items() if each.changing is not None}
 
     def goals(

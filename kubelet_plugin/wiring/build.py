@@ -78,7 +78,7 @@ from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.upkeep.late_pods import LatePods
 from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
-from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_journals
+from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_notes
 from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
 from dracaena.kubelet_plugin.wiring.fabric_means import fabric_readings, with_fabric
 from dracaena.kubelet_plugin.wiring.from_settings import (
@@ -222,7 +222,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     if live is not None:
         at_start = {} if node.section is None else node.section.labels
         node.label_updates.subscribe(LabelReadings(settings.driver_name, at_start, live.read_soon).take)
-    cc_modes = cc_mode_journals(node)
+    cc_modes = cc_mode_notes(node)
     devices: NodeDevices
 
     def read_pool() -> PublishedPool:

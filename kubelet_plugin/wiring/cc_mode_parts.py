@@ -19,11 +19,12 @@ from dracaena.kubelet_plugin.adapters.programs.cc_mode_tool import CcModeTool
 from dracaena.kubelet_plugin.adapters.sysfs.confidential_host import runs_confidential_guests
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import not_given_back
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.changes.pci_hand import PciHand
 from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
 from dracaena.kubelet_plugin.labels.cc_mode_changes import CcModeChanges
-from dracaena.kubelet_plugin.labels.cc_mode_journals import CcModeJournals
+from dracaena.kubelet_plugin.labels.cc_mode_notes import CcModeNotes
 from dracaena.kubelet_plugin.labels.cc_modes import CcModePorts, CcModes
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
 from dracaena.kubelet_plugin.labels.reports import cc_mode_words
@@ -40,17 +41,17 @@ HIDDEN: Final = (
 _LOCK: Final = DeviceName("cc-modes")
 
 
-def cc_mode_journals(node: NodeParts) -> CcModeJournals | None:
-    """Return the journal of a node whose modes are switched, or were being switched; None for others."""
+def cc_mode_notes(node: NodeParts) -> CcModeNotes | None:
+    """Return the notes of a node whose modes are switched, or were being switched; None for others."""
     settings = node.settings
     # Synced, so that the next boot knows of a change that a power cut interrupted.
-    journals = CcModeJournals(DocumentFolder(node.paths.checkpoints.parent), node.claims, read_boot_id())
+    notes = CcModeNotes(Ledger(DocumentFolder(node.paths.checkpoints.parent), node.claims, read_boot_id()), node.claims)
     if not settings.cc_mode_tool:
-        return journals if journals.is_changing() else None
-    return journals
+        return notes if notes.is_changing() else None
+    return notes
 
 
-def cc_modes_of(context: LabelContext, journals: CcModeJournals) -> LabelFollower[Machine | None, ModeChange]:
+def cc_modes_of(context: LabelContext, notes: CcModeNotes) -> LabelFollower[Machine | None, ModeChange]:
     """Return what follows the label; without cc-mode-tool nothing is switched."""
     node, settings, live, source = context.node, context.node.settings, context.live, context.gpus.source
     assert source is not None  # a recorded machine has no modes
@@ -70,8 +71,8 @@ def cc_modes_of(context: LabelContext, journals: CcModeJournals) -> LabelFollowe
         driver_refusal=node.release.refusal,
         read_soon=live.read_soon,
     )
-    changes = CcModeChanges(program, drivers, hand, lending.closed, journals, lock)
-    row = CcModes(changes, journals, context.users(), ports, node.clock)
+    changes = CcModeChanges(program, drivers, hand, lending.closed, notes, lock)
+    row = CcModes(changes, notes, context.users(), ports, node.clock)
     return context.follower(FollowedLabel(label, None, cc_mode_words(label), node.metrics.node.confidential_mode), row)
 
 

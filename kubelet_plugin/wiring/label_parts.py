@@ -11,7 +11,7 @@ from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
-from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_journals, cc_modes_of
+from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_notes, cc_modes_of
 from dracaena.kubelet_plugin.wiring.label_context import LabelContext
 from dracaena.kubelet_plugin.wiring.mig_layout_parts import mig_layouts_of
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
@@ -29,11 +29,11 @@ class LabelParts:
         self.refusal: Callable[[], str | None] = lambda: None
         """See LastGuard."""
         self.modes: Callable[[], Mapping[str, str]] = dict
-        """See CcModeJournals.modes()."""
-        journals = cc_mode_journals(node)
-        if journals is not None and gpus.source is not None:
-            self.followers.append(cc_modes_of(context, journals))
-            self.refusal, self.modes = journals.refusal, journals.modes
+        """See CcModeNotes.modes()."""
+        notes = cc_mode_notes(node)
+        if notes is not None and gpus.source is not None:
+            self.followers.append(cc_modes_of(context, notes))
+            self.refusal, self.modes = notes.refusal, notes.modes
 
     def changing(self) -> Collection[str]:
         """Return the GPUs that are being changed; the caller holds the lock (LastGuard)."""
@@ -46,6 +46,6 @@ def label_keys(node: NodeParts) -> Collection[str]:
     found = (
         (settings.gpus.layouts(GpuRole.LAYOUT) is not None, mig_layout_key),
         (settings.gpus.layouts(GpuRole.VGPU) is not None, vgpu_layout_key),
-        (cc_mode_journals(node) is not None, cc_mode_label),
+        (cc_mode_notes(node) is not None, cc_mode_label),
     )
     return [key(settings.driver_name) for is_followed, key in found if is_followed]

@@ -6,17 +6,16 @@ from collections.abc import Callable, Collection
 
 from dracaena.api.machine import Gpu
 from dracaena.api.names import gpu_device_name, mig_layout_key
-from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.files.layout_file import LayoutFile
 from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout, read_layouts
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
-from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.labels.mig_changes import MigLayoutChanges
 from dracaena.kubelet_plugin.labels.mig_layouts import MigLayouts
 from dracaena.kubelet_plugin.labels.reports import MIG_WORDS
 from dracaena.kubelet_plugin.ports import MigControl
-from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL
+from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
 from dracaena.kubelet_plugin.wiring.label_context import FollowedLabel, LabelContext
 
 
@@ -31,10 +30,10 @@ def mig_layouts_of(
     if entry is None:
         return None
     control = _control(context)
-    journals = LayoutJournals(node.folders.marks, node.claims, read_boot_id(), MIG_JOURNAL)
+    notes = LayoutNotes(node.ledger, node.claims, MigLayouts.name, GpuRecord())
     row = MigLayouts(
-        MigLayoutChanges(control, context.live.ask, journals, context.gpu_lock()),
-        journals,
+        MigLayoutChanges(control, context.live.ask, notes, context.gpu_lock()),
+        notes,
         context.users(),
         read_layouts=LayoutFile("MIG layouts", entry.file, read_layouts).read,
         first_indices=context.gpus.devices.first_indices,
@@ -46,7 +45,7 @@ def mig_layouts_of(
         node.metrics.node.mig_layout,
         entry.condition,
     )
-    return context.follower(label, row), lambda: [gpu_device_name(uuid) for uuid in journals.changing()]
+    return context.follower(label, row), lambda: [gpu_device_name(uuid) for uuid in notes.changing()]
 
 
 def _control(context: LabelContext) -> MigControl:

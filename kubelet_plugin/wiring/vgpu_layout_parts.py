@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from dracaena.api.names import DeviceName, vgpu_layout_key
 from dracaena.api.vgpu import vgpu_device_name
-from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.files.layout_file import LayoutFile
 from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
@@ -20,12 +19,12 @@ from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
 from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuGpu, VgpuLayout, read_vgpu_layouts
 from dracaena.kubelet_plugin.labels.follower import BlockedError, LabelFollower
-from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.labels.reports import VGPU_WORDS
 from dracaena.kubelet_plugin.labels.vgpu_changes import VgpuLayoutChanges
 from dracaena.kubelet_plugin.labels.vgpu_layouts import VgpuLayoutsOfNode
 from dracaena.kubelet_plugin.ports import OpeningProcess
-from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL
+from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import NOTHING_KNOWN
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from dracaena.kubelet_plugin.wiring.label_context import FollowedLabel, LabelContext
 
@@ -47,7 +46,7 @@ def vgpu_layouts_of(
     entry = settings.gpus.layouts(GpuRole.VGPU)
     if entry is None:
         return None
-    journals = LayoutJournals(node.folders.marks, node.claims, read_boot_id(), VGPU_JOURNAL)
+    notes = LayoutNotes(node.ledger, node.claims, VgpuLayoutsOfNode.name, NOTHING_KNOWN)
     sysfs, source = SysfsVgpuGpus(), context.gpus.source
     assert source is not None  # a recorded machine has no vGPUs
 
@@ -69,18 +68,18 @@ def vgpu_layouts_of(
         read,
         PciDriverFiles(node.paths.gpu_locks / "writes"),
         partial(_holders, PciHolders().vgpu_holders, node.paths.podlist / SOCKET),
-        journals,
+        notes,
         context.gpu_lock(),
         lambda: str(uuid4()),
     )
     row = VgpuLayoutsOfNode(
         changes,
-        journals,
+        notes,
         context.users(is_of_address, is_named_of),
         read_layouts=LayoutFile("vGPU layouts", entry.file, read_vgpu_layouts).read,
         read_gpus=read,
     )
-    return context.follower(label, row), journals.changing
+    return context.follower(label, row), notes.changing
 
 
 def is_of_address(device: PreparedDevice, gpu: DeviceName) -> bool:

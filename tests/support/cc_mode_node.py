@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.changes.pci_hand import PciHand
 from dracaena.kubelet_plugin.labels.cc_mode_changes import CcModeChanges
-from dracaena.kubelet_plugin.labels.cc_mode_journals import CcModeJournals
+from dracaena.kubelet_plugin.labels.cc_mode_notes import CcModeNotes
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange
 from support.cc_hardware import CcHardware, FakeCcModes
 from support.fake_pci import FakePciBus
@@ -56,13 +57,13 @@ class CcNode:
         self.drivers = SteppedDrivers(self.bus)
         self.drivers.step = step
         self.program = FakeCcModes(self.hardware, step)
-        self.journals = CcModeJournals(self.files, OpenLock(), f"boot-{self.boot}")
+        self.notes = CcModeNotes(Ledger(self.files, OpenLock(), f"boot-{self.boot}"), OpenLock())
         self.changes = CcModeChanges(
             self.program,
             self.drivers,
             PciHand(self.drivers, self.drivers.holders),
             self._closed,
-            self.journals,
+            self.notes,
             OpenLock(),
         )
 
@@ -88,7 +89,7 @@ class CcNode:
 
     def go_on(self) -> ModeChange | None:
         """What the next process does with a change that it finds."""
-        change = self.journals.read().change
+        change = self.notes.read().change
         return None if change is None else self.changes.go_on(change)
 
     def bound(self) -> dict[str, str | None]:

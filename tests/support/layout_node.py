@@ -12,10 +12,11 @@ from dracaena.api.names import DeviceName
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
-from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.labels.mig_changes import MigLayoutChanges
-from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL, GpuRecord
+from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.mig_geometries import divisible_machine
 from support.mig_node import ask_at_once
@@ -35,11 +36,10 @@ class StepFolder(DocumentFolder):
 
     step: Callable[[str], None] = staticmethod(lambda _what: None)
 
-    def write_if_changed(self, name: str, data: bytes) -> bool:
+    def write(self, name: str, data: bytes) -> None:
         self.step(f"before writing {name}")
-        written = super().write_if_changed(name, data)
+        super().write(name, data)
         self.step(f"after writing {name}")
-        return written
 
     def remove(self, name: str) -> None:
         self.step(f"before removing {name}")
@@ -55,7 +55,7 @@ class LayoutNode:
     folder: Path
     fake: FakeMigNvml = field(init=False)
     library: NvmlLibrary = field(init=False)
-    journals: LayoutJournals[GpuRecord] = field(init=False)
+    notes: LayoutNotes[GpuRecord] = field(init=False)
     changes: MigLayoutChanges = field(init=False)
     user: str | None = None
     """Which claim has something of the GPU."""
@@ -72,8 +72,8 @@ class LayoutNode:
         self.library = NvmlLibrary(lambda: self.fake)
         files = StepFolder(self.folder, synced=False)
         files.step = step
-        self.journals = LayoutJournals(files, OpenLock(), boot, MIG_JOURNAL)
-        self.changes = MigLayoutChanges(NvmlMigControl(self.library), self._asked, self.journals, self._gpu_lock)
+        self.notes = LayoutNotes(Ledger(files, OpenLock(), boot), OpenLock(), "mig-layouts", GpuRecord())
+        self.changes = MigLayoutChanges(NvmlMigControl(self.library), self._asked, self.notes, self._gpu_lock)
 
     def _asked(self, what: str, work: Callable[[], object], deadline_s: float) -> object:
         return self.ask(what, work, deadline_s)
@@ -96,7 +96,7 @@ class LayoutNode:
         return found
 
     def is_at_rest(self) -> bool:
-        return not self.journals.changing()
+        return not self.notes.changing()
 
 
 @contextmanager

@@ -11,12 +11,13 @@ from uuid import UUID
 from dracaena.api.names import DeviceName
 from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuGpu, VgpuLayout
 from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuTypeFacts
-from dracaena.kubelet_plugin.labels.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.labels.vgpu_changes import VgpuLayoutChanges
 from dracaena.kubelet_plugin.ports import OpeningProcess, WriteHangsError
-from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL, VgpuRecord
+from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import NOTHING_KNOWN, VgpuRecord
 from support.fake_pci import FakePciBus, UnbindHangsError
 from support.fake_vgpu import A100_MIG_TYPES, H200_TYPES, T4_TYPES, FakeVgpus
 from support.layout_node import BOOT, OpenLock, StepFolder
@@ -60,8 +61,9 @@ class VgpuLayoutNode:
         files = StepFolder(self.folder / "plugin", synced=False)
         files.folder.mkdir(exist_ok=True)
         files.step = step
-        self.journals: LayoutJournals[VgpuRecord] = LayoutJournals(files, OpenLock(), boot, VGPU_JOURNAL)
-        self.changes = VgpuLayoutChanges(self.gpus, self, self._holders, self.journals, self._gpu_lock, self._new_uuid)
+        ledger = Ledger(files, OpenLock(), boot)
+        self.notes: LayoutNotes[VgpuRecord] = LayoutNotes(ledger, OpenLock(), "vgpu-layouts", NOTHING_KNOWN)
+        self.changes = VgpuLayoutChanges(self.gpus, self, self._holders, self.notes, self._gpu_lock, self._new_uuid)
 
     def gpus(self) -> tuple[VgpuGpu, ...]:
         return SysfsVgpuGpus(str(self.vgpus.root)).read(self.told)
@@ -118,10 +120,10 @@ class VgpuLayoutNode:
         return dict(Counter(self.there(address).values()))
 
     def ours(self, address: str) -> set[str]:
-        return {each.identity for each in self.journals.read().of(address).made}
+        return {each.identity for each in self.notes.of(address).made}
 
     def is_at_rest(self) -> bool:
-        return not self.journals.changing()
+        return not self.notes.changing()
 
 
 def vgpu_layout(**counts: int) -> VgpuLayout:

@@ -1,7 +1,7 @@
-"""The journal of the modes of confidential computing of this node's GPUs, and of a change of them.
+"""What is noted of the modes of confidential computing of this node's GPUs, and of a change of them.
 
-On disk: one JSON object. A mode survives a reboot, and so may an interrupted change: then some GPUs are in the new mode
-and some are not. Each boot rebinds the drivers, and modes are read again after it.
+A mode survives a reboot, and so may an interrupted change: then some GPUs are in the new mode and some are not. Each
+boot rebinds the drivers, and modes are read again after it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,6 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
-
-import msgspec
-
-from dracaena.kubelet_plugin.prepare.journals.document import decode_record, encode_record
-
-VERSION: Final = 1
 
 NO_MODE: Final = ""
 """Mode of a change that is no longer wanted, and could be neither finished nor rolled back."""
@@ -60,10 +54,9 @@ class RefusedMode:
 
 
 @dataclass(frozen=True, slots=True)
-class CcModeJournal:
-    """The whole document."""
+class NotedModes:
+    """What is known of all GPUs."""
 
-    boot_id: str
     modes: Mapping[str, str] = field(default_factory=dict)
     """PCI address → mode, as NVIDIA's program read it in this boot, if nothing since could have changed it."""
     change: ModeChange | None = None
@@ -71,24 +64,9 @@ class CcModeJournal:
     asking: bool = False
     """Whether the modes of unused GPUs are being read: no claim may get one of these meanwhile."""
 
-    def in_boot(self, boot_id: str) -> CcModeJournal:
-        """Return the part of this that holds in a boot, which may be another one."""
-        if boot_id == self.boot_id:
-            return self
+    def after_boot(self) -> NotedModes:
+        """Return the part of this that holds in a later boot."""
         change = self.change
         if change is not None:
             change = None if change.step is ModeStep.UNBINDING else replace(change, drivers={})
-        return CcModeJournal(boot_id, change=change)
-
-
-msgspec.json.Decoder(CcModeJournal)  # inspected by the thread that imports: see kube.client
-
-
-def encode_cc_modes(journal: CcModeJournal) -> bytes:
-    """Return the file's content."""
-    return encode_record(journal, VERSION)
-
-
-def decode_cc_modes(data: bytes, boot_id: str) -> CcModeJournal:
-    """Read a file in a boot. Raises ValueError if it cannot be read."""
-    return decode_record(data, CcModeJournal, VERSION).in_boot(boot_id)
+        return NotedModes(change=change)

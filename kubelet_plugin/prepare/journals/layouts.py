@@ -1,80 +1,12 @@
-"""The journal of layouts on this node: which GPUs are being changed, and which parts of them are ours.
-
-On disk: one JSON object. Parts do not outlive a boot, so a document of another boot is meaningless. This file has the
-journal of MIG layouts; vgpu_layouts has that of vGPU layouts.
-"""
+"""What is known of a GPU in a MIG layout: whether it is being changed, and which instances of it are ours."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, Generic, TypeVar
-
-import msgspec
+from dataclasses import dataclass, replace
 
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
-from dracaena.kubelet_plugin.prepare.journals.document import (
-    JournalDocument,
-    encode_record,
-    read_document,
-    read_fields,
-)
-
-VERSION: Final = 1
-
-R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutJournal(Generic[R]):
-    """The whole document; GPUs with an empty record are left out."""
-
-    boot_id: str
-    empty: R
-    """The empty record."""
-    gpus: Mapping[str, R] = field(default_factory=dict)
-    """By the permanent name of a GPU: its UUID, or its PCI address."""
-
-    def of(self, gpu: str) -> R:
-        """Return what is known of a GPU."""
-        return self.gpus.get(gpu, self.empty)
-
-    def having(self, gpu: str, record: R) -> LayoutJournal[R]:
-        """Return this with another record of one GPU."""
-        gpus = {**self.gpus, gpu: record}
-        return replace(self, gpus={name: each for name, each in gpus.items() if each != self.empty})
-
-
-class _LayoutsDocument(JournalDocument):
-    gpus: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-
-
-msgspec.json.Decoder(_LayoutsDocument)  # inspected by the thread that imports: see kube.client
-
-
-@dataclass(frozen=True, slots=True)
-class JournalForm(Generic[R]):
-    """How the journal of one kind of layouts is written: its GPUs have the fields of their records."""
-
-    file: str
-    """Name of the file."""
-    empty: R
-    """The empty record, a dataclass."""
-
-    def __post_init__(self) -> None:
-        msgspec.json.Decoder(type(self.empty))  # inspected by the thread that imports: see kube.client
-
-    def encode(self, journal: LayoutJournal[R]) -> bytes:
-        """Return the file's content."""
-        return encode_record({"boot_id": journal.boot_id, "gpus": journal.gpus}, VERSION)
-
-    def decode(self, data: bytes, boot_id: str) -> LayoutJournal[R]:
-        """Read a file in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
-        document = read_document(data, _LayoutsDocument, VERSION)
-        gpus = {gpu: read_fields(record, type(self.empty)) for gpu, record in document.gpus.items()}
-        return LayoutJournal(boot_id, self.empty, gpus if document.boot_id == boot_id else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +61,3 @@ class GpuRecord:
     def without(self, gone: MadeInstance) -> GpuRecord:
         """Return this without an instance."""
         return replace(self, made=tuple(each for each in self.made if each != gone))
-
-
-MIG_JOURNAL: Final = JournalForm("mig-layouts", GpuRecord())

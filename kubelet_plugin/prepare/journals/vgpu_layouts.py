@@ -1,4 +1,4 @@
-"""The journal of vGPU layouts on this node: which GPUs are being changed, and which vGPUs are ours."""
+"""What is known of a GPU in a vGPU layout: whether it is being changed, and which vGPUs of it are ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OurVgpu, VgpuLayout, VgpuOnGpu
-from dracaena.kubelet_plugin.prepare.journals.layouts import JournalForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,3 @@ class VgpuRecord:
 
 
 NOTHING_KNOWN: Final = VgpuRecord()
-
-VGPU_JOURNAL: Final = JournalForm("vgpu-layouts", NOTHING_KNOWN)
-"""Its GPUs go by their PCI addresses."""

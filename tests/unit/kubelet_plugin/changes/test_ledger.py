@@ -38,6 +38,7 @@ def test_what_was_written_is_read_by_its_kind_and_in_its_boot_alone(tmp_path: Pa
     assert made.things("time") == ()
     other = ledger(tmp_path, "boot-2")
     assert (other.read(THING, NotedInterval), other.things("time-slice")) == (None, (THING,))
+    assert other.read_of_any_boot(THING, NotedInterval) == NOTE
     made.drop(THING)
     made.drop(THING)
     assert (made.read(THING, NotedInterval), made.things("time-slice")) == (None, ())

@@ -58,10 +58,10 @@ def test_all_gpus_are_switched_read_and_given_back_to_their_drivers(node: CcNode
     assert (change.step, change.mode, change.drivers, change.problem) == (ModeStep.BINDING, "on", BOUND, "")
     is_whole(node, "on")
     assert node.closed == ["switching the GPUs to mode on of confidential computing"]
-    journal = node.journals.read()
-    assert (journal.change, journal.modes) == (change, dict.fromkeys(BOUND, "on"))
-    node.journals.end()
-    assert node.journals.refusal() is None
+    noted = node.notes.read()
+    assert (noted.change, noted.modes) == (change, dict.fromkeys(BOUND, "on"))
+    node.notes.end()
+    assert node.notes.refusal() is None
     node.change("off")
     is_whole(node, "off")
 
@@ -76,17 +76,17 @@ def test_no_gpu_is_touched_while_a_claim_or_a_process_has_one(node: CcNode) -> N
     ):
         node.change("on")
     assert (node.bus.written, node.program.queries) == (written, [])
-    assert node.journals.read().change is None
+    assert node.notes.read().change is None
 
 
 def test_what_another_process_has_begun_or_brought_on_meanwhile_is_not_done_again(node: CcNode) -> None:
-    """Its pod may be about to get a GPU: the journal that this one has read is old by now."""
+    """Its pod may be about to get a GPU: the note that this one has read is old by now."""
     stopped = Killed(12)
     node.start(stopped)
     with suppress(StopError):
         node.change("on")
     node.start()
-    read = node.journals.read().change
+    read = node.notes.read().change
     assert read is not None
     done = node.go_on()
     assert done is not None
@@ -97,8 +97,8 @@ def test_what_another_process_has_begun_or_brought_on_meanwhile_is_not_done_agai
         with pytest.raises(InUseError, match="another process of the plugin is changing the mode"):
             again()
         assert (len(node.program.switches), node.bus.written) == (switched, written)
-        assert node.journals.read().change == done
-    node.journals.end()
+        assert node.notes.read().change == done
+    node.notes.end()
     with pytest.raises(InUseError):
         node.changes.go_on(read)
     is_whole(node, "on")
@@ -118,7 +118,7 @@ def test_a_process_that_opens_a_gpu_between_the_looks_ends_the_change_and_all_is
     with pytest.raises(FunctionOpenError, match="PID 17"):
         node.change("on")
     is_whole(node, "off")
-    assert node.journals.read().change is None
+    assert node.notes.read().change is None
 
 
 def test_a_gpu_that_cannot_is_found_out_before_any_is_switched(node: CcNode) -> None:
@@ -127,9 +127,9 @@ def test_a_gpu_that_cannot_is_found_out_before_any_is_switched(node: CcNode) -> 
         node.change("on")
     assert node.program.switches == []
     is_whole(node, "off")
-    journal = node.journals.read()
-    assert journal.refused is not None
-    assert (journal.change, journal.refused.mode) == (None, "on")
+    noted = node.notes.read()
+    assert noted.refused is not None
+    assert (noted.change, noted.refused.mode) == (None, "on")
 
 
 @pytest.mark.parametrize("gpu", [HOST, GUEST])
@@ -145,7 +145,7 @@ def test_where_one_gpu_fails_all_are_back_or_nobody_gets_one(node: CcNode, fault
         is_whole(node, "off")
     else:
         assert outcome is ModeStuckError
-        assert node.journals.refusal() is not None
+        assert node.notes.refusal() is not None
         assert node.bound() == dict.fromkeys(BOUND), "no driver has a GPU of which nobody knows the mode"
     assert outcome == {"lies": "off", "no-query": ModeRefusedError}.get(fault, ModeStuckError)
 
@@ -166,7 +166,7 @@ def test_a_fault_that_passes_leaves_all_gpus_in_the_mode_of_before(node: CcNode,
     assert (change.mode, change.step, change.refused) == ("off", ModeStep.BINDING, "on")
     assert change.problem
     is_whole(node, "off")
-    assert node.journals.read().modes == dict.fromkeys(BOUND, "off")
+    assert node.notes.read().modes == dict.fromkeys(BOUND, "off")
 
 
 def test_a_mode_that_was_written_without_a_reset_is_not_left_behind(node: CcNode) -> None:
@@ -181,7 +181,7 @@ def test_a_node_of_two_modes_is_not_taken_back_to_two(node: CcNode) -> None:
     node.hardware.faults({GUEST: "lies"})
     with pytest.raises(ModeStuckError, match=r"No claim gets a GPU of this node.*set it again"):
         node.change("on")
-    assert node.journals.refusal() is not None
+    assert node.notes.refusal() is not None
     with pytest.raises(ModeStuckError):
         node.go_on()
 
@@ -199,7 +199,7 @@ def test_a_program_that_cannot_be_ended_is_waited_for(node: CcNode) -> None:
             return getattr(node.program, name)
 
     node.changes = CcModeChanges(
-        Stays(), node.drivers, node.changes._hand, node._closed, node.journals, node.changes._lock  # type: ignore[arg-type]
+        Stays(), node.drivers, node.changes._hand, node._closed, node.notes, node.changes._lock  # type: ignore[arg-type]
     )  # fmt: skip
     with pytest.raises(WriteHangsError):
         node.change("on")
@@ -229,7 +229,7 @@ def test_a_driver_that_does_not_take_a_gpu_in_its_new_mode_keeps_the_node_out_of
     node.bus.refusing["nvidia"] = errno.EIO
     with pytest.raises(DriverRefusedError, match=r"are in mode on, and the kernel refuses .*nvidia/bind.*vfio-pci"):
         node.change("on")
-    assert node.journals.refusal() is not None
+    assert node.notes.refusal() is not None
     node.bus.rebind(HOST, "vfio-pci")  # what an admin types
     node.start()
     node.go_on()
@@ -263,17 +263,17 @@ def test_gpus_are_asked_only_while_no_claim_has_them(node: CcNode) -> None:
     assert node.changes.ask([GUEST], lambda _address: True) == {}
     assert node.program.queries == []
     assert node.changes.ask([GUEST], lambda _address: False) == {GUEST: "on"}
-    assert node.journals.modes() == {GUEST: "on"}
+    assert node.notes.modes() == {GUEST: "on"}
     node.hardware.faults({GUEST: "no-query"})
     assert node.changes.ask([GUEST], lambda _address: False) == {}, "it is asked again later"
     node.hardware.set(GUEST, capable=False)
     with pytest.raises(NotOfferedError):
         node.changes.ask([GUEST], lambda _address: False)
-    assert node.journals.refusal() is None
-    node.journals.begin_asking([GUEST], lambda _address: False)
+    assert node.notes.refusal() is None
+    node.notes.begin_asking([GUEST], lambda _address: False)
     node.start()  # killed while it asked
     node.changes.end_asking()
-    assert node.journals.refusal() is None
+    assert node.notes.refusal() is None
 
 
 def steps_of(folder: Path, prepare: Callable[[CcNode], None] = lambda _node: None) -> int:
@@ -282,13 +282,13 @@ def steps_of(folder: Path, prepare: Callable[[CcNode], None] = lambda _node: Non
     node.start(counted)
     with suppress(DracaenaError):
         node.change("on")
-    node.journals.end()
+    node.notes.end()
     return len(counted.seen)
 
 
 def whole_change(node: CcNode) -> None:
     node.change("on")
-    node.journals.end()
+    node.notes.end()
 
 
 def finish(node: CcNode) -> None:
@@ -296,17 +296,17 @@ def finish(node: CcNode) -> None:
     for _ in range(3):
         node.start()
         node.hardware.faults({})
-        change = node.journals.read().change
+        change = node.notes.read().change
         if change is None:
             return
         if change.step is ModeStep.STUCK:  # an admin has set the label anew
-            node.journals.note(ModeChange(change.mode, ModeStep.SWITCHING, change.drivers, change.before))
+            node.notes.note(ModeChange(change.mode, ModeStep.SWITCHING, change.drivers, change.before))
         node.go_on()
-        node.journals.end()
+        node.notes.end()
 
 
 def test_killed_at_each_step_the_next_process_brings_all_gpus_into_one_mode(tmp_path: Path) -> None:
-    """Before and after each write to the journal, to /sys, and each run of the program."""
+    """Before and after each written note, to /sys, and each run of the program."""
     count = steps_of(tmp_path / "count")
     assert count == 20
     for left in range(1, count + 1):
@@ -314,13 +314,13 @@ def test_killed_at_each_step_the_next_process_brings_all_gpus_into_one_mode(tmp_
         node.start(Killed(left))
         with pytest.raises(StopError):
             whole_change(node)
-        begun = node.journals.read().change is not None
+        begun = node.notes.read().change is not None
         if not begun:  # nothing is known: nothing may have been touched, or all is done
             is_whole(node, "on" if left > count // 2 else "off")
             continue
         finish(node)
         is_whole(node, "on")
-        assert node.journals.refusal() is None
+        assert node.notes.refusal() is None
 
 
 @pytest.mark.parametrize("fault", ["fails", "dies-after-set"])
@@ -334,7 +334,7 @@ def test_killed_at_each_step_of_taking_it_back_no_gpu_is_left_behind(tmp_path: P
         node.start(Killed(left))
         with suppress(StopError, DracaenaError):
             node.change("on")
-        if node.journals.read().change is None:
+        if node.notes.read().change is None:
             is_whole(node, "off")
             continue
         finish(node)
@@ -349,9 +349,9 @@ def test_a_power_cut_at_each_step_leaves_no_node_of_two_modes_in_use(tmp_path: P
             whole_change(node)
         node.reboot()
         if len(set(node.hardware.modes().values())) > 1:
-            assert node.journals.refusal() is not None
+            assert node.notes.refusal() is not None
         node.go_on()
-        node.journals.end()
+        node.notes.end()
         assert len(set(node.hardware.modes().values())) == 1
         assert node.hardware.modes() == node.hardware.after_a_reset()
         assert node.bound() == BOUND
@@ -367,7 +367,7 @@ def test_in_any_order_of_claims_kills_and_faults_nobody_has_a_gpu_of_a_node_of_t
     for _ in range(40):
         doing = chance.choice(["claim", "unclaim", "change", "change", "go on", "kill", "fault", "well", "label"])
         before = dict(node.hardware.after_a_reset())
-        if doing == "claim" and node.journals.refusal() is None:
+        if doing == "claim" and node.notes.refusal() is None:
             assert len(set(node.hardware.after_a_reset().values())) == 1
             assert node.bound() == BOUND
             claims.add(f"claim {len(claims)}")
@@ -389,7 +389,7 @@ def test_in_any_order_of_claims_kills_and_faults_nobody_has_a_gpu_of_a_node_of_t
     node.start()
     relabel(node, "on")
     if node.go_on() is not None:
-        node.journals.end()
+        node.notes.end()
     assert len(set(node.hardware.after_a_reset().values())) == 1
     assert node.bound() == BOUND
 
@@ -399,34 +399,34 @@ _FAULTS = ("fails", "dies-after-set", "lies", "fails-after-reset", "no-query")
 
 def relabel(node: CcNode, mode: str) -> None:
     """What CcModes does with a change that is stuck when the label says another mode."""
-    change = node.journals.read().change
+    change = node.notes.read().change
     if change is not None and change.step is ModeStep.STUCK:
         with suppress(StopError):
-            node.journals.note(ModeChange(mode, ModeStep.SWITCHING, change.drivers, change.before))
+            node.notes.note(ModeChange(mode, ModeStep.SWITCHING, change.drivers, change.before))
 
 
 def act(node: CcNode, chance: random.Random, claims: set[str], doing: str) -> None:
     node.user = next(iter(claims), None)
     try:
-        if doing == "go on" or node.journals.read().change is not None:
+        if doing == "go on" or node.notes.read().change is not None:
             done = node.go_on()
         else:
             done = node.change(chance.choice(["on", "off", "devtools"]))
         if done is not None:
-            node.journals.end()
+            node.notes.end()
     except StopError:
         node.start()
     except (TemporaryError, ModeRefusedError, ModeStuckError):
         pass
 
 
-def test_the_order_of_the_journal_and_the_world(node: CcNode) -> None:
+def test_the_order_of_the_notes_and_the_world(node: CcNode) -> None:
     """Each thing is written down before it is done: a process that ends between the two knows of it."""
     seen: list[ModeStep | None] = []
 
     def look(what: str) -> None:
         if what.startswith(("before writing bus", "before switching")):
-            change = node.journals.read().change
+            change = node.notes.read().change
             seen.append(None if change is None else change.step)
 
     node.start(look)

@@ -94,7 +94,7 @@ class Watched:
             tell=self.told.append,
         )
         users: Any = self.users
-        self.row = CcModes(self.node.changes, self.node.journals, users, asked, self.clock)
+        self.row = CcModes(self.node.changes, self.node.notes, users, asked, self.clock)
         self.modes = LabelFollower(self.row, ports, self.clock)
         self.read()
 
@@ -204,11 +204,11 @@ def test_the_gpus_are_switched_when_their_taint_was_seen_for_a_while_and_publish
     watched.machine = machine_of("on")
     watched.read()
     assert watched.state() == (LabelState.PENDING, DONE), "this one may have been begun before"
-    assert watched.node.journals.refusal() is not None
+    assert watched.node.notes.refusal() is not None
     watched.read()
     assert watched.state() == (LabelState.APPLIED, "")
     assert not watched.keeps_all()
-    assert watched.node.journals.refusal() is None
+    assert watched.node.notes.refusal() is None
     assert watched.asked_to_read > 0
     assert watched.state() == (LabelState.APPLIED, "")
 
@@ -240,7 +240,7 @@ def test_a_gpu_that_is_about_to_be_given_back_from_vfio_is_waited_for(watched: W
     looked: list[str | None] = [None, watched.unclaimed]  # it broke between the look and the lock
     watched.row._ports = replace(watched.row._ports, unclaimed=lambda: looked.pop(0))
     assert watched.state() == (LabelState.PENDING, watched.unclaimed)
-    assert (watched.node.program.switches, watched.node.journals.read().change) == ([], None)
+    assert (watched.node.program.switches, watched.node.notes.read().change) == ([], None)
     assert watched.keeps_all()
     watched.row._ports = replace(watched.row._ports, unclaimed=lambda: None)
     watched.look()
@@ -296,7 +296,7 @@ def refuse(watched: Watched, change: Callable[[Watched], object], words: str) ->
         assert not watched.keeps_all()
     assert watched.node.closed == []
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "off")
-    assert watched.node.journals.refusal() is None
+    assert watched.node.notes.refusal() is None
 
 
 @pytest.mark.parametrize("mode", ["On", "", "ppcie", "x" * 100])
@@ -385,7 +385,7 @@ def test_a_gpu_of_a_virtual_machine_without_a_claim_is_not_asked(watched: Watche
     watched.settle()
     assert f"{GUEST} is open in python (PID 17)" in watched.state()[1]
     assert watched.node.program.queries == []
-    assert watched.node.journals.refusal() is None
+    assert watched.node.notes.refusal() is None
 
 
 def test_a_mode_that_failed_is_not_tried_again_before_the_label_was_taken_away(watched: Watched) -> None:
@@ -432,7 +432,7 @@ def test_gpus_that_are_in_two_modes_are_given_to_nobody_until_the_label_is_set_a
 
 
 def test_a_change_that_was_begun_is_finished_by_the_next_process_whatever_the_label_says(watched: Watched) -> None:
-    watched.node.journals.begin("on", BOUND, lambda: None)
+    watched.node.notes.begin("on", BOUND, lambda: None)
     watched.ask(None)
     watched.start()
     assert watched.state() == (LabelState.PENDING, DONE)
@@ -446,7 +446,7 @@ def test_a_change_that_was_begun_is_finished_by_the_next_process_whatever_the_la
 
 
 def test_a_change_whose_program_is_gone_says_so_and_touches_no_driver(watched: Watched) -> None:
-    watched.node.journals.begin("on", BOUND, lambda: None)
+    watched.node.notes.begin("on", BOUND, lambda: None)
     watched.start()
     watched.node.program.is_gone = "setting cc-mode-tool is empty"
     assert watched.state() == (LabelState.FAILED, "setting cc-mode-tool is empty")
@@ -462,7 +462,7 @@ def test_a_driver_that_refuses_the_new_mode_gets_its_gpu_back_when_the_label_say
     watched.settle()
     assert watched.state()[0] is LabelState.FAILED
     assert watched.keeps_all()
-    change = watched.node.journals.read().change
+    change = watched.node.notes.read().change
     assert change is not None
     assert change.step is ModeStep.BINDING
     watched.node.bus.refusing.clear()
@@ -472,10 +472,10 @@ def test_a_driver_that_refuses_the_new_mode_gets_its_gpu_back_when_the_label_say
 
 
 def test_a_process_that_was_killed_while_it_asked_keeps_nobody_from_a_gpu(watched: Watched) -> None:
-    watched.node.journals.begin_asking([GUEST], lambda _address: False)
+    watched.node.notes.begin_asking([GUEST], lambda _address: False)
     watched.start()
     watched.look()
-    assert watched.node.journals.refusal() is None
+    assert watched.node.notes.refusal() is None
 
 
 def test_mig_devices_of_an_admin_are_not_ended(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def ampere(tmp_path: Path) -> Iterator[LayoutNode]:
 
 
 def made(node: LayoutNode, ordinal: int = 0) -> list[tuple[str, int]]:
-    record = node.journals.read().of(node.gpu(ordinal).uuid)
+    record = node.notes.of(node.gpu(ordinal).uuid)
     return sorted((each.profile, each.start) for each in record.made)
 
 
@@ -170,13 +170,13 @@ def test_one_of_ours_without_its_compute_instance_is_ours_still(node: LayoutNode
     assert node.hardware.layout(0) == []
 
 
-def test_a_journal_of_before_uuids_were_written_gets_them_with_the_next_change(node: LayoutNode) -> None:
+def test_a_note_of_before_uuids_were_written_gets_them_with_the_next_change(node: LayoutNode) -> None:
     node.bring(layout(g1=1))
-    record = node.journals.read().of(node.gpu().uuid)
+    record = node.notes.of(node.gpu().uuid)
     (ours,) = record.made
-    node.journals.note(node.gpu().uuid, replace(record, made=(replace(ours, uuid=None),)))
+    node.notes.note(node.gpu().uuid, replace(record, made=(replace(ours, uuid=None),)))
     node.bring(layout(g1=1))
-    assert node.journals.read().of(node.gpu().uuid).made == (ours,)
+    assert node.notes.of(node.gpu().uuid).made == (ours,)
     assert ours.uuid in next(iter(node.hardware.gpus[0].instances.values())).compute.values()
 
 
@@ -238,7 +238,7 @@ def test_a_monitor_that_holds_the_gpu_open_delays_the_change_of_its_mode_and_the
 
 
 def test_a_change_killed_before_its_first_step_and_then_refused_is_at_rest_too(node: LayoutNode) -> None:
-    node.journals.begin(node.gpu().uuid, MIXED, lambda: None)
+    node.notes.begin(node.gpu().uuid, MIXED, lambda: None)
     node.hardware.gpus[0].watched = True
     with pytest.raises(TemporaryError, match="IN_USE"):
         node.bring(MIXED)
@@ -251,7 +251,7 @@ def test_a_change_of_the_mode_that_may_have_been_made_and_one_after_other_steps_
     node.fake.once["nvmlDeviceSetMigMode"] = pynvml.NVML_ERROR_UNKNOWN
     with pytest.raises(TemporaryError, match="UNKNOWN"):
         node.bring(MIXED)
-    assert node.journals.changing() == {node.gpu().uuid}
+    assert node.notes.changing() == {node.gpu().uuid}
     node.bring(MIXED)
     node.hardware.gpus[0].watched = True
     with pytest.raises(TemporaryError, match="IN_USE"):
@@ -272,7 +272,7 @@ def test_a_layout_that_turns_out_to_be_impossible_in_mig_mode_leaves_the_gpu_who
 
 def test_what_was_done_is_given_to_nobody_before_it_was_read(node: LayoutNode) -> None:
     node.changes.change(node.gpu(), MIXED, lambda: None)
-    assert node.journals.changing() == {node.gpu().uuid}
+    assert node.notes.changing() == {node.gpu().uuid}
     node.changes.rest(node.gpu().uuid, WHOLE)  # somebody else began something else since
     assert not node.is_at_rest()
     node.changes.rest(node.gpu().uuid, MIXED)
@@ -310,7 +310,7 @@ def test_a_driver_that_hangs_at_any_step_is_brought_to_the_same_end(
         node.ask = HungStep(number, is_done=is_done)
         with suppress(DracaenaError):
             node.bring(target)
-        assert len(there(node)) <= len(made(node)), "an instance that is not in the journal"
+        assert len(there(node)) <= len(made(node)), "an instance that is not noted"
         node.start()
         node.ask = ask_at_once
         node.bring(target)
@@ -349,7 +349,7 @@ def test_each_call_may_be_refused_once_and_the_next_try_comes_to_the_same_end(
         try:
             node.bring(target)
         except DracaenaError:
-            assert len(there(node)) <= len(made(node)), "an instance that is not in the journal"
+            assert len(there(node)) <= len(made(node)), "an instance that is not noted"
         node.fake.once.clear()
         node.bring(target)
         assert node.counts() == dict(target.counts)
@@ -395,8 +395,8 @@ def test_killed_at_any_step_it_comes_to_the_layout_that_is_wanted_then(
             with suppress(StopError):
                 node.bring(second)
             node.start()
-            ours = {(each.profile, each.start) for each in node.journals.read().of(node.gpu().uuid).made}
-            assert set(there(node)) <= ours, f"{steps[number]}: an instance that is not in the journal"
+            ours = {(each.profile, each.start) for each in node.notes.of(node.gpu().uuid).made}
+            assert set(there(node)) <= ours, f"{steps[number]}: an instance that is not noted"
             if node.is_at_rest():
                 assert node.counts() in (dict(first.counts), dict(second.counts)), steps[number]
             wanted = second if goes_on else first

@@ -88,7 +88,7 @@ class Watched:
         users: Any = self.users
         row = MigLayouts(
             self.node.changes,
-            self.node.journals,
+            self.node.notes,
             users,
             read_layouts=self._read_layouts,
             first_indices=lambda: self.first,
@@ -331,7 +331,7 @@ def test_a_gpu_whose_mode_cannot_be_changed_is_free_again_when_its_label_is_take
 
 def test_nothing_is_said_of_what_is_withheld_before_the_label_is_known(watched: Watched) -> None:
     """Until it is said nothing is published, and slices of an earlier run stay as they are."""
-    watched.node.journals.begin(watched.uuids[1], layout(g1=7), lambda: None)
+    watched.node.notes.begin(watched.uuids[1], layout(g1=7), lambda: None)
     watched.name = None
     watched.layouts.start()
     try:

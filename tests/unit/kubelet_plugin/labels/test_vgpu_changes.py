@@ -239,7 +239,7 @@ def test_each_write_may_be_refused_once_and_the_next_try_comes_to_the_same_end(
         node.vgpus.write = once  # type: ignore[method-assign]
         with suppress(DracaenaError):
             node.bring(gpu, **second)
-        assert set(node.there(gpu)) <= node.ours(gpu), "a vGPU that is not in the journal"
+        assert set(node.there(gpu)) <= node.ours(gpu), "a vGPU that is not noted"
         node.bring(gpu, **second)
         assert (node.counts(gpu), node.is_at_rest()) == (named(second), True)
         assert node.ours(gpu) == set(node.there(gpu))
@@ -295,7 +295,7 @@ def test_killed_at_any_write_it_comes_to_the_layout_that_is_wanted_then(
         with suppress(StopError):
             node.bring(gpu, **second)
         node.start()
-        assert set(node.there(gpu)) <= node.ours(gpu), f"{steps[number]}: a vGPU that is not in the journal"
+        assert set(node.there(gpu)) <= node.ours(gpu), f"{steps[number]}: a vGPU that is not noted"
         if node.is_at_rest():
             assert node.counts(gpu) in (named(first), named(second)), steps[number]
         wanted = second if goes_on else first

@@ -85,7 +85,7 @@ class Node:
         users: Any = self
         self.row = VgpuLayoutsOfNode(
             self.node.changes,
-            self.node.journals,
+            self.node.notes,
             users,
             read_layouts=self._read_layouts,
             read_gpus=self.node.gpus,
@@ -167,7 +167,7 @@ def test_idle_gpus_are_withheld_changed_and_given_back_once_they_were_read(node:
     node.clock.advance(SETTLE_S)
     assert "is done; published once the driver has been read again" in node.state()[1]
     assert node.counts() == WANTED["small"]
-    assert node.node.journals.changing() == {T4, H200}
+    assert node.node.notes.changing() == {T4, H200}
     node.read()
     assert node.state() == (LabelState.APPLIED, "")
     assert (node.withheld, node.node.is_at_rest()) == (set(), True)
@@ -288,7 +288,7 @@ def begun_and_killed(node: Node, before: str, number: int = 0) -> None:
     with suppress(StopError):
         node.look()
     node.start()
-    assert node.node.journals.changing() == {T4}
+    assert node.node.notes.changing() == {T4}
 
 
 @pytest.mark.parametrize("first", ["small", "none"])
@@ -326,7 +326,7 @@ def test_a_layout_that_was_begun_stays_while_its_label_names_it_or_cannot_be_rea
     for name in ("large", "nowhere"):
         node.name = name
         node.look()
-        assert node.node.journals.changing() == {T4}
+        assert node.node.notes.changing() == {T4}
         assert node.withheld == ({T4, H200} if name == "large" else {T4})
 
 
@@ -419,7 +419,7 @@ class Chance:
         """What kubelet asks for. The last guard refuses what is being changed; a vGPU that is gone cannot be had."""
         for name, (vgpu, prepared) in self.node.claims.items():
             gpu = next((gpu for gpu in (T4, H200) if vgpu in self.node.node.there(gpu)), None)
-            if not prepared and gpu is not None and gpu not in self.node.node.journals.changing():
+            if not prepared and gpu is not None and gpu not in self.node.node.notes.changing():
                 self.node.claims[name] = (vgpu, True)
                 return
 
@@ -459,7 +459,7 @@ class Chance:
                 self.look()
         self.node.start(boot=f"boot-{self.boots}")
         for gpu in (T4, H200):
-            assert set(self.node.node.there(gpu)) <= self.node.node.ours(gpu), "a vGPU that is not in the journal"
+            assert set(self.node.node.there(gpu)) <= self.node.node.ours(gpu), "a vGPU that is not noted"
 
     def reboot(self) -> None:
         if self.rng.random() < 0.2:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from dracaena.kubelet_plugin.labels.cc_mode_journals import JOURNAL
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_journals
+from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_notes
 from support.layout_node import OpenLock
 
 GPU = "0000:18:00.0"
@@ -31,8 +30,8 @@ def test_a_change_is_on_the_disk_with_its_name_before_the_first_gpu_is_touched(
         paths=SimpleNamespace(checkpoints=tmp_path / "checkpoints"),
         claims=OpenLock(),
     )
-    journals = cc_mode_journals(node)
-    assert journals is not None
+    notes = cc_mode_notes(node)
+    assert notes is not None
     assert synced == []
-    journals.begin("on", {GPU: "nvidia"}, lambda: None)
-    assert synced == ["content", f"folder with ['{JOURNAL}']"]
+    notes.begin("on", {GPU: "nvidia"}, lambda: None)
+    assert synced == ["content", "folder with ['cc-modes.node.json']"]

@@ -9,10 +9,7 @@ import pytest
 
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.host.paths import LAST_ASKING, plugin_paths
-from dracaena.kubelet_plugin.labels import cc_mode_journals
 from dracaena.kubelet_plugin.node.section import LAST_SECTION
-from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL
-from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.store.claims import BOOT_MARK
 from dracaena.kubelet_plugin.upkeep import mps_fault_watch
@@ -32,7 +29,7 @@ def test_what_a_crash_left_of_any_file_beside_the_checkpoints_is_found(folder: P
     paths.checkpoints.mkdir(parents=True)
     beside = (
         *(BOOT_MARK, mps_fault_watch.TOLD, f"{passthrough_device_name('0000:18:00.0')}.json"),
-        *(MIG_JOURNAL.file, VGPU_JOURNAL.file, cc_mode_journals.JOURNAL, LAST_SECTION, LAST_ASKING),
+        *("cc-modes.node.json", LAST_SECTION, LAST_ASKING),
     )
     for name in beside:
         (paths.checkpoints.parent / f".{name}.tmp").write_bytes(b"half")

@@ -1,4 +1,4 @@
-"""Stores the journal of the modes of confidential computing in its file."""
+"""What the ledger says of the modes of confidential computing of this node's GPUs, and of a change of them."""
 
 from __future__ import annotations
 
@@ -9,38 +9,31 @@ from typing import Final
 import structlog
 
 from dracaena.api.errors import DracaenaError, PermanentError
+from dracaena.kubelet_plugin.changes.change import Note, Thing, Unreadable
+from dracaena.kubelet_plugin.changes.ledger import Ledger, note_decoder
 from dracaena.kubelet_plugin.labels.follower import InUseError
-from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
-from dracaena.kubelet_plugin.prepare.journals.cc_modes import (
-    CcModeJournal,
-    ModeChange,
-    ModeStep,
-    RefusedMode,
-    decode_cc_modes,
-    encode_cc_modes,
-)
+from dracaena.kubelet_plugin.ports import NodeLock
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange, ModeStep, NotedModes, RefusedMode
 
-JOURNAL: Final = "cc-modes"
-"""Name of the file."""
+MODES: Final = Thing("cc-modes", "node")
 
 OF_ANOTHER: Final = "another process of the plugin is changing the mode of the GPUs: its result is checked next"
-"""Why a process that read the journal before another one wrote it does nothing."""
+"""Why a process that read the note before another one wrote it does nothing."""
 
 log = structlog.get_logger()
 
 
-class CcModeJournals:
-    """From any thread. `lock` is that of the calls, which the other instance during an upgrade shares. All methods
-    except modes() raise DracaenaError.
-    """
+class CcModeNotes:
+    """From any thread. `lock` is that of the ledger. All methods except modes() raise DracaenaError."""
 
-    def __init__(self, files: DocumentStore, lock: NodeLock, boot_id: str) -> None:
-        self._files = files
+    def __init__(self, ledger: Ledger, lock: NodeLock) -> None:
+        """`ledger` must survive a power cut."""
+        self._ledger = ledger
         self._lock = lock
-        self._boot_id = boot_id
+        note_decoder(NotedModes)
 
-    def read(self) -> CcModeJournal:
-        """Return the current journal."""
+    def read(self) -> NotedModes:
+        """Return what is noted now."""
         with self._lock.hold():
             return self._read()
 
@@ -61,13 +54,13 @@ class CcModeJournals:
 
     def refusal(self) -> str | None:
         """Return why no claim gets a GPU of this node now, None if they do. The caller holds the lock."""
-        journal = self._read()
-        if journal.change is not None:
+        noted = self._read()
+        if noted.change is not None:
             return (
                 "the mode of confidential computing of this node's GPUs is being changed, and no claim gets one of "
                 "them before that is done: kubelet asks again"
             )
-        if journal.asking:
+        if noted.asking:
             return "this node's GPUs are being asked which mode they are in, which takes seconds: kubelet asks again"
         return None
 
@@ -83,13 +76,13 @@ class CcModeJournals:
             found = user() if self._read().change is None else OF_ANOTHER
             if found is not None:
                 raise InUseError(found)
-            self._write(CcModeJournal(self._boot_id, change=change))
+            self._write(NotedModes(change=change))
         return change
 
     def note(self, change: ModeChange, modes: Mapping[str, str] | None = None) -> ModeChange:
         """Record the progress of the change, and the modes that were read; None: they are not known."""
         with self._lock.hold():
-            self._write(CcModeJournal(self._boot_id, modes or {}, change))
+            self._write(NotedModes(modes or {}, change))
         return change
 
     def end(self, refused: RefusedMode | None = None, *, only: ModeChange | None = None) -> None:
@@ -97,9 +90,9 @@ class CcModeJournals:
         another change than the one that is under way.
         """
         with self._lock.hold():
-            journal = self._read()
-            if only in (None, journal.change):
-                self._write(replace(journal, change=None, refused=refused))
+            noted = self._read()
+            if only in (None, noted.change):
+                self._write(replace(noted, change=None, refused=refused))
 
     def refuse(self, refused: RefusedMode | None) -> None:
         """Record that a mode cannot be reached; None: the refused one may be retried."""
@@ -119,34 +112,33 @@ class CcModeJournals:
     def asked(self, modes: Mapping[str, str]) -> None:
         """Record the modes of these GPUs; the known modes of others stay."""
         with self._lock.hold():
-            journal = self._read()
-            self._write(replace(journal, modes={**journal.modes, **modes}, asking=False))
+            noted = self._read()
+            self._write(replace(noted, modes={**noted.modes, **modes}, asking=False))
 
-    def forget_modes(self, is_held: Callable[[str], bool]) -> CcModeJournal:
-        """Forget the modes of GPUs that no claim has, and return the journal after that. `is_held` is called with the
+    def forget_modes(self, is_held: Callable[[str], bool]) -> NotedModes:
+        """Forget the modes of GPUs that no claim has, and return what is noted after that. `is_held` is called with the
         lock held. Keeps everything during a change.
         """
         with self._lock.hold():
-            journal = self._read()
-            if journal.change is None:
-                journal = replace(journal, modes={of: mode for of, mode in journal.modes.items() if is_held(of)})
-                self._write(journal)
-            return journal
+            noted = self._read()
+            if noted.change is None:
+                noted = replace(noted, modes={of: mode for of, mode in noted.modes.items() if is_held(of)})
+                self._write(noted)
+            return noted
 
-    def _write(self, journal: CcModeJournal) -> None:
-        if journal == CcModeJournal(self._boot_id):
-            self._files.remove(JOURNAL)
-        else:
-            self._files.write_if_changed(JOURNAL, encode_cc_modes(journal))
+    def _write(self, noted: NotedModes) -> None:
+        if noted == NotedModes():
+            self._ledger.drop(MODES)
+        elif noted != self._read():
+            self._ledger.write(MODES, Note(self._ledger.boot_id, {}, noted))
 
-    def _read(self) -> CcModeJournal:
-        data = self._files.read(JOURNAL)
-        if data is None:
-            return CcModeJournal(self._boot_id)
-        try:
-            return decode_cc_modes(data, self._boot_id)
-        except ValueError as error:
+    def _read(self) -> NotedModes:
+        note = self._ledger.read_of_any_boot(MODES, NotedModes)
+        if isinstance(note, Unreadable):
             raise PermanentError(
-                f"file {JOURNAL} in the plugin's folder cannot be read ({error}), so no claim gets a GPU of this node: "
-                "look at the modes and the drivers of the GPUs, then remove the file"
-            ) from error
+                f"{note.problem}; it lies in the plugin's folder, and no claim gets a GPU of this node: look at the "
+                "modes and the drivers of the GPUs, then remove the file"
+            )
+        if note is None:
+            return NotedModes()
+        return note.noted if note.boot_id == self._ledger.boot_id else note.noted.after_boot()
