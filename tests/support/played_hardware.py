@@ -21,6 +21,7 @@ from dracaena.api.topology import Topology
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.mig.instances import GET_INSTANCE, NOT_FOUND, GpuInstance, MigRefusedError
 from dracaena.kubelet_plugin.discovery.vm.passthrough import handed_through
+from support.cc_hardware import CcHardware
 from support.fake_fabric_manager import FakeFabricManager
 from support.fake_memory_limits import CgroupTree, FakeLimiter
 from support.fake_mig import FakeGpuInstance, FakeMigHardware
@@ -175,6 +176,8 @@ class PlayedHardware:
         self.manager = FakeFabricManager(partitions={i: m for i, m in PARTITIONS.items() if max(m) <= count})
         self.slices, self.limiter = FakeTimeSlices(), FakeLimiter()
         self.tree = CgroupTree(folder / "cgroup")
+        self.modes: CcHardware | None = None
+        """The GPUs' modes of confidential computing, where there are any."""
         self.numbers = list(range(count))
         """Minor and index of each GPU, by ordinal."""
         self.load()
@@ -195,8 +198,16 @@ class PlayedHardware:
 
     def machine(self) -> Machine:
         """What a reading finds."""
+        modes = {} if self.modes is None else self.modes.modes()
         gpus = tuple(
-            dataclasses.replace(gpu, index=number, minor=number, mig_enabled=self.mig.gpus[gpu.index].mode)
+            dataclasses.replace(
+                gpu,
+                index=number,
+                minor=number,
+                mig_enabled=self.mig.gpus[gpu.index].mode,
+                cc_mode=modes.get(str(gpu.pci_bus_id)),
+                cc_capable=True if modes else None,
+            )
             for gpu, number in zip(self.gpus, self.numbers, strict=True)
             if self.bus.driver_of(str(gpu.pci_bus_id)) == "nvidia"
         )

@@ -18,7 +18,9 @@ from dracaena.api.names import ClaimUid, cdi_device_name, gpu_device_name
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.gpu_driver.thread import WedgedError
+from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.gpu_list import read_gpus
+from support.cc_hardware import CcHardware, FakeCcModes
 from support.clock import FakeClock
 from support.fabric_node import FabricPort
 from support.gpu_lists import entry, gpu_list
@@ -88,6 +90,21 @@ FLAVORS: Final = (
     ),
     Flavor("layouts", 2, {"whole": 3, "slices": 3, "mps": 2, "static": 8}, {}),
 )
+MODES: Final = Flavor(
+    "modes",
+    2,
+    {"whole": 4, "slices": 2, "vfio": 4},
+    {"cc_mode_tool": "gpu_tools.py", "gpus": gpu_list(shared="all", passthrough="all")},
+)
+
+
+def flavor_of(seed: int) -> Flavor:
+    """Modes are rarer: a switch of all GPUs needs a node that is idle."""
+    return MODES if seed % 8 == 6 else FLAVORS[seed % len(FLAVORS)]
+
+
+class PlayedModes(FakeCcModes):
+    """FakeCcModes whose steps are those of the node."""
 
 
 class HurriedClock(FakeClock):
@@ -139,7 +156,7 @@ class WholeNode:
 
     def __init__(self, folder: Path, seed: int, flavor: Flavor | None = None) -> None:
         self.folder, self.seed, self.rng = folder, seed, random.Random(seed)
-        self.flavor = flavor or FLAVORS[seed % len(FLAVORS)]
+        self.flavor = flavor or flavor_of(seed)
         folder.mkdir(parents=True, exist_ok=True)
         self.steps = FailingSteps(removals=False)
         self.hardware = PlayedHardware(folder, self.flavor.gpus, self.change_step)
@@ -149,6 +166,10 @@ class WholeNode:
         self.serve()
         self.fabric = SteppedFabric(self.hardware.manager, self.clock)
         self.fabric.step = self.change_step
+        self.modes: PlayedModes | None = None
+        if self.flavor is MODES:
+            self.hardware.modes = CcHardware(folder / "tools", *self.hardware.addresses())
+            self.modes = PlayedModes(self.hardware.modes, self.mode_step)
         self.claims, self.pods, self.kubelet = FakeClaims(), FakePods(), FakeKubelet()
         self.hangs: str | None = None
         settings = {**self.flavor.settings, "mps_root": self.mps.places.root}
@@ -171,6 +192,8 @@ class WholeNode:
             access_minors=access_minors,
             drivers=self.hardware.drivers,
             fabric=self.fabric if self.flavor.name == "partitions" else None,
+            modes=self.modes,
+            confidential=self.confidential,
             call=self.driver_call,
             settings=settings,
         )
@@ -208,6 +231,16 @@ class WholeNode:
             self.steps.step()
         except OSError as error:
             raise TemporaryError(f"the node: {error.strerror}") from error
+
+    def mode_step(self, what: str) -> None:
+        """NVIDIA's program resets a GPU between two such steps. See WholeNodeSimulator."""
+        del what
+        self.change_step()
+
+    def confidential(self) -> ConfidentialState:
+        """What NVML says of all GPUs that it has."""
+        modes = {gpu.cc_mode for gpu in self.hardware.machine().gpus}
+        return ConfidentialState(modes.pop() if len(modes) == 1 else None, ready=True)
 
     def serve(self) -> None:
         self.mps.supervisor.step()

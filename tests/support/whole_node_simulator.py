@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import ClassVar
 
 from dracaena.api import mps
+from dracaena.api.confidential import CC_MODES, cc_mode_label
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.mps import MpsPhase
 from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.labels.follower import SETTLE_S
+from support import fake_gpu_tools
 from support.mig_node import access_minors
 from support.node_simulator import SWEEP_S
 from support.played_hardware import HOST, LATE, PARTITIONS
 from support.plugin import DRIVER
-from support.whole_node import GIB, MEMORY_GIB, NAMES, Container, WholeNode
+from support.whole_node import GIB, MEMORY_GIB, MODES, NAMES, Container, WholeNode
 
 SETTLE_EVERY = 20
 """Steps between two times in which nothing fails and the plugin may set all right."""
@@ -95,6 +98,8 @@ class WholeNodeSimulator(WholeNode):
             self.undo_by_hand: 3,
             self.label: 2 * int(self.flavor.name == "layouts"),
             self.silence_fabric: int(on_board),
+            self.label_mode: 5 * int(self.flavor is MODES),
+            self.fail_mode: 2 * int(self.flavor is MODES),
         }
 
     # faults
@@ -126,6 +131,12 @@ class WholeNodeSimulator(WholeNode):
     def silence_fabric(self) -> None:
         manager = self.hardware.manager
         self.rng.choice([manager.silent, manager.late]).append(self.rng.choice(FABRIC_CALLS))
+
+    def fail_mode(self) -> None:
+        """NVIDIA's program fails at one GPU from now on."""
+        assert self.hardware.modes is not None
+        faults = [fault for fault in fake_gpu_tools.FAULTS if not fault.startswith("hangs")]
+        self.hardware.modes.faults({self.rng.choice(self.hardware.addresses()): self.rng.choice(faults)})
 
     def lose_checkpoint(self) -> None:
         self.damage(lambda path: path.unlink())
@@ -189,6 +200,9 @@ class WholeNodeSimulator(WholeNode):
         for gpu in self.hardware.mig.gpus:
             gpu.instances.clear()
         self.hardware.load()
+        if self.hardware.modes is not None:
+            for address, mode in self.hardware.modes.after_a_reset().items():
+                self.hardware.modes.set(address, mode=mode, pending=None)
         self.mps.world.kill_all()
         self.mps.world.reload_driver()
         self.played.loads += 1
@@ -275,7 +289,30 @@ class WholeNodeSimulator(WholeNode):
         name = self.rng.choice(NAMES)
         self.played.labels = {f"{DRIVER}/mig-layout": name} if name else {}
 
+    def label_mode(self) -> None:
+        """An admin asks for another mode, for none, or for nothing any more, perhaps after a drain; meanwhile the
+        plugin may be killed and pods may come.
+        """
+        if self.rng.random() < 0.7:
+            for pod in self.pods.values():
+                self.forget_in_api(pod.metadata.name)
+            self.reconcile_kubelet()
+        self.played.labels = self.rng.choice([{}, *({cc_mode_label(DRIVER): mode} for mode in (*CC_MODES, "nonsense"))])
+        meanwhile = (self.kill_soon, self.fail_mode, self.new_pod, self.look)
+        for _ in range(self.rng.randint(0, 8)):  # a change takes so many looks
+            self.rng.choices(meanwhile, (1, 1, 1, 7))[0]()
+            self.clock.advance(self.rng.choice([1.0, SETTLE_S]))
+            self.look()
+            if self.node is None:
+                self.restart()
+
     # the oracle
+
+    def mode_step(self, what: str) -> None:
+        """A GPU may be reset only while nobody has one, and without a driver."""
+        if what.startswith("before") and (self.had or self.containers):
+            raise self.violation(f"{what}, and {sorted(self.had)} have GPUs, and {len(self.containers)} containers run")
+        super().mode_step(what)
 
     def judge(self, new: Container, nodes: frozenset[str]) -> None:
         """A container reaches what its claim has, and nothing that another one's has."""
@@ -382,6 +419,8 @@ class WholeNodeSimulator(WholeNode):
         self.hardware.manager.silent.clear()
         self.hardware.manager.late.clear()
         self.close_gpus()
+        if self.hardware.modes is not None:
+            self.hardware.modes.faults({})
         self.restart()
 
     def settle(self) -> None:
@@ -406,6 +445,10 @@ class WholeNodeSimulator(WholeNode):
         self.make_good()
         for pod in self.pods.values():
             self.forget_in_api(pod.metadata.name)
+        if self.flavor is MODES:  # a mode that failed is tried again once its label was taken away
+            self.played.labels, wanted = {}, {cc_mode_label(DRIVER): self.rng.choice(CC_MODES)}
+            self.look()
+            self.played.labels = wanted
         for _ in range(8):  # a layout takes so many looks
             self.reconcile_kubelet()
             self.clock.advance(SWEEP_S)
@@ -433,6 +476,7 @@ class WholeNodeSimulator(WholeNode):
                 if self.hardware.mig.gpus[n].instances and ("mig", n) not in self.foreign and n not in lost
             ]
         left += self.without_layout()
+        left += self.without_mode()
         left += [f"partition {number}" for number in self.hardware.manager.active]
         left += self.mps.left()
         if self.records_damaged:
@@ -445,6 +489,14 @@ class WholeNodeSimulator(WholeNode):
         wanted = LAYOUTS.get(self.played.labels.get(f"{DRIVER}/mig-layout", ""), {})
         found = {ordinal: self.counts(ordinal) for ordinal in wanted}
         return [f"GPU {n} is {found[n]}, its layout {wanted[n]}" for n in wanted if found[n] != wanted[n]]
+
+    def without_mode(self) -> list[str]:
+        """Return the GPUs that are not in the mode of the Node's label, or would not be after a reset."""
+        if self.hardware.modes is None:
+            return []
+        wanted = self.played.labels[cc_mode_label(DRIVER)]
+        found = [*self.hardware.modes.modes().items(), *self.hardware.modes.after_a_reset().items()]
+        return [f"the GPU at {address} is in mode {mode}, not {wanted}" for address, mode in found if mode != wanted]
 
     def counts(self, ordinal: int) -> dict[str, int]:
         return dict(Counter(profile for profile, _, _ in self.hardware.mig.layout(ordinal)))

@@ -38,9 +38,11 @@ from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlic
 from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import plugin_server
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import PodResourcesWitness
 from dracaena.kubelet_plugin.adapters.kubelet.registration import registration_server
+from dracaena.kubelet_plugin.adapters.programs.cc_mode_tool import CcModeTool
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.adapters.programs.nvidia_smi import NvidiaSmi
 from dracaena.kubelet_plugin.adapters.programs.persistence_mode import PersistenceMode
+from dracaena.kubelet_plugin.adapters.sysfs.confidential_host import runs_confidential_guests
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import PciDriverFiles
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
@@ -99,6 +101,10 @@ class PlayedNode:
     """The PCI bus: ports.PciDrivers, who has a GPU open, and persistence mode."""
     fabric: Any = None
     """Fabric Manager: ports.FabricManager."""
+    modes: Any = None
+    """NVIDIA's program that switches modes of confidential computing: ports.CcModeProgram."""
+    confidential: Callable[[], ConfidentialState] = ConfidentialState
+    """What NVML says of them."""
     slices: dict[str, ResourceSlice] = field(default_factory=dict)
     """What the API server has of this node."""
     call: Callable[[str, Callable[[], Any]], Any] = lambda _what, work: work()
@@ -251,7 +257,7 @@ class PlayedGpus:
         return self._opened
 
     def confidential(self) -> ConfidentialState:
-        return ConfidentialState()
+        return self._node.confidential()
 
     def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
         self._open()
@@ -447,6 +453,11 @@ def _outside(node: PlayedNode, steps: FileSteps, served: list[Any]) -> list[tupl
         (FileSteps, lambda: steps),
         (read_boot_id, lambda *_: node.boot),
         (supervisor_runs, lambda _root: True),
+        *(
+            []
+            if node.modes is None
+            else [(CcModeTool, lambda *_: node.modes), (runs_confidential_guests, lambda: True)]
+        ),
         *([] if node.fabric is None else [(FabricManagerLibrary, lambda *_, **__: node.fabric)]),
         *([] if node.drivers is None else [(real, lambda *_, **__: node.drivers) for real in _OF_BUS]),
     ]

@@ -19,12 +19,16 @@ from dracaena.kubelet_plugin.changes.change import Thing, ThingPlan, wanted
 from dracaena.kubelet_plugin.changes.kinds.mig_instances import SeenPlace
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import NotedVfioGpu, VfioGpus
 from dracaena.kubelet_plugin.changes.ledger import Ledger
+from dracaena.kubelet_plugin.labels.cc_mode_notes import MODES as MODES_OF_GPUS
+from dracaena.kubelet_plugin.labels.cc_modes import CcModes
+from dracaena.kubelet_plugin.labels.mig_layouts import MigLayouts
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
+from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from support.node_simulator import Crashed, FailingSteps, ViolationError
 from support.played_hardware import PlayedDrivers, PlayedHardware, PlayedMig, Trips
 from support.plugin import FakeClaims
 from support.seeds import in_tiers
-from support.whole_node import FLAVORS, SteppedFabric
+from support.whole_node import FLAVORS, MODES, PlayedModes, SteppedFabric
 from support.whole_node_simulator import WholeNodeSimulator
 from support.whole_plugin import PlayedGpus
 
@@ -49,7 +53,7 @@ def run(folder: Path, seed: int) -> WholeNodeSimulator:
 def test_whatever_happens_each_claim_has_what_it_was_given_and_nothing_else_is_left(
     tmp_path: Path, batch: int, count: int
 ) -> None:
-    started = {flavor.name: 0 for flavor in FLAVORS}
+    started = {flavor.name: 0 for flavor in (*FLAVORS, MODES)}
     for seed in range(batch * count, (batch + 1) * count):
         simulator = run(tmp_path, seed)
         started[simulator.flavor.name] += simulator.started
@@ -235,6 +239,33 @@ def what_other_claims_want_is_overlooked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine, "wanted", lambda thing, noted, now, unsure, call: wanted(thing, {}, (), (), call))
 
 
+def layouts_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+    nothing_is_noted_of(patch, MigLayouts.name)
+
+
+def modes_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+    nothing_is_noted_of(patch, MODES_OF_GPUS.kind)
+
+
+def nobody_uses_what_a_label_is_about(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GpuUsers, "holding", lambda self, gpu: None)
+
+
+def a_change_that_has_begun_goes_with_its_label(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CcModes, "goals", lambda self, begun, targets: targets or {})
+
+
+def gpus_that_are_in_the_mode_are_not_reset(patch: pytest.MonkeyPatch) -> None:
+    """A mode that was written without a reset takes effect with the next one."""
+    switch = PlayedModes.switch
+
+    def once(self: PlayedModes, address: str, mode: str) -> None:
+        if self.query(address) != mode:
+            switch(self, address, mode)
+
+    patch.setattr(PlayedModes, "switch", once)
+
+
 @pytest.mark.search
 @pytest.mark.parametrize(
     ("plant", "found_by"),
@@ -259,6 +290,12 @@ def what_other_claims_want_is_overlooked(patch: pytest.MonkeyPatch) -> None:
         (specs_stay, 0),
         (a_reload_is_not_seen, 80),
         (specs_without_a_checkpoint_are_overlooked, 1),
+        (layouts_are_not_noted, 65),
+        (nobody_uses_what_a_label_is_about, 140),
+        (nobody_uses_what_a_label_is_about, 190),
+        (modes_are_not_noted, 14),
+        (a_change_that_has_begun_goes_with_its_label, 14),
+        (gpus_that_are_in_the_mode_are_not_reset, 158),
     ],
 )
 def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, found_by: int) -> None:
