@@ -67,9 +67,9 @@ def take_page(tab: Browser, folder: Path) -> None:
     show(tab, "#/waiting", f"document.querySelectorAll('.card').length === {len(WAITING)}")
     tab.screenshot(folder / "waiting.png", of="#waiting", size=(WIDTH, 420))
     show(tab, f"#/fleet?open=node%2F{NODE}", "document.querySelectorAll('#drawer .gpu').length === 8")
-    tab.screenshot(folder / "node.png", of="#drawer", size=(640, 860))
+    tab.screenshot(folder / "node.png", of="#drawer", size=(481, 860))
     show(tab, f"#/fleet?open=pod%2F{POD.replace('/', '%2F')}", "!!document.getElementById('pod-state')")
-    tab.screenshot(folder / "pod.png", of="#drawer", size=(640, 720))
+    tab.screenshot(folder / "pod.png", of="#drawer", size=(481, 720))
 
 
 def show(tab: Browser, fragment: str, shown: str) -> None:
