@@ -128,6 +128,12 @@ class ThingKind(Protocol[N, A]):
         """Return what owners want together, to be compared: if it stays the same, an owner can go without an act."""
         ...
 
+    def supposed(self, wants: Wants) -> N | None:
+        """Return what to take for noted of a thing whose note is lost or broken, while claims that were prepared want
+        it: nobody knows any more what was there before them. None: then nothing of it is known to be ours.
+        """
+        ...
+
     def hold(self) -> AbstractContextManager[object]:
         """Hold what all things of this kind share for a block, in which some of them are looked at, planned, noted and
         done. The caller has their GPUs and not NodeClaims. Raises TemporaryError if another call has it for too long.
@@ -181,7 +187,8 @@ def wanted(
     """Return who wants a thing and how, by the checkpoints of this boot and by what is noted.
 
     A claim that was noted and cannot be read now (`unsure`: its checkpoint broke, or was lost while it has a CDI spec)
-    wants what is noted. One that is being prepared by another call and got to no note wants nothing yet.
+    wants what is noted; that is empty if it is only assumed to be an owner. One that is being prepared by another call
+    and got to no note wants nothing yet.
     """
     found: dict[str, tuple[Parameters, ...]] = {}
     readable: set[str] = set()
@@ -197,6 +204,16 @@ def wanted(
     found |= {uid: asked for uid, asked in noted.items() if uid not in readable and uid in {*unsure, *rebuilt}}
     found.pop(call.ends, None)
     return found
+
+
+def had(thing: Thing, checkpoints: Iterable[Checkpoint]) -> Wants:
+    """Return which claims were prepared with a thing, and how: it is ours, whatever is noted of it."""
+    found = {
+        each.prepared.claim.uid: tuple(e.parameters for e in each.prepared.effects if thing_of(e) == thing)
+        for each in checkpoints
+        if each.has_things
+    }
+    return {uid: asked for uid, asked in found.items() if asked}
 
 
 def one_by_one(

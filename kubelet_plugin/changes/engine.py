@@ -31,6 +31,7 @@ from dracaena.kubelet_plugin.changes.change import (
     ThingPlan,
     Unreadable,
     Wants,
+    had,
     no_time_left,
     wanted,
 )
@@ -175,16 +176,18 @@ class ChangeEngine:
         return SettledThings(problems, tuple(acted))
 
     def _planned(self, kind: AnyThingKind, thing: Thing, call: ForClaim) -> _Planned:
-        note = self._ledger.read(thing, kind.noted)
-        owners = _owners(note)
+        before = self._ledger.read(thing, kind.noted)
+        note, owners = self._known(kind, thing, before)
         wants = self._wants(thing, owners, call)
-        plan = partial(_Planned, thing, note, wants)
+        plan = partial(_Planned, thing, before, wants)
         if call.ends and not isinstance(note, Note):
             return plan(ThingPlan(stays="nothing of it is known to be ours"))
         if note is None and not wants:  # a file of an earlier boot, or a thing whose claim has ended
             return plan(ThingPlan())
         without_act: ThingPlan[Any, Any] = ThingPlan(note.noted if isinstance(note, Note) else None)
         if call.ends and wants and kind.asked(wants) == kind.asked(owners):
+            return plan(without_act)
+        if wants and not any(wants.values()):  # of those that have a part in it, nobody can say which
             return plan(without_act)
         try:
             return plan(kind.plan(wants, kind.look(thing, wants), _without(note, call.ends)))
@@ -193,6 +196,27 @@ class ChangeEngine:
                 raise
             log.info("nothing is left to undo", thing=str(thing), reason=str(error))
             return plan(without_act)
+
+    def _known(
+        self, kind: AnyThingKind, thing: Thing, note: Note[Any] | Unreadable | None
+    ) -> tuple[Note[Any] | Unreadable | None, Wants]:
+        """Return what is known of a thing: what is noted, or is supposed in its place for claims that were prepared
+        with it; and its owners. Where it is not noted who they are, each claim that cannot be read may be one.
+        """
+        if isinstance(note, Note):
+            return note, note.owners
+        with self._claims.hold():
+            checkpoints = self._claims.current()
+            proven = had(thing, checkpoints)
+            if note is None and not proven:
+                return None, {}
+            lost = [each.uid for each, _ in self._claims.unsure()]
+        lost += [each.prepared.claim.uid for each in checkpoints if not each.planned and not each.prepared.effects]
+        owners: Wants = {**dict.fromkeys(lost, ()), **proven}
+        supposed = kind.supposed(proven) if proven else None
+        if supposed is None:
+            return note, owners if note is not None else {}
+        return Note(self._ledger.boot_id, owners, supposed), owners
 
     def _wants(self, thing: Thing, owners: Wants, call: ForClaim) -> Wants:
         with self._claims.hold():
@@ -269,8 +293,8 @@ class ChangeEngine:
     def _swept(self, thing: Thing) -> SettledThings:
         kind = self.kinds[thing.kind]
         try:
-            note = self._ledger.read(thing, kind.noted)
-            if not self._wants(thing, _owners(note), SWEEP):
+            _, owners = self._known(kind, thing, self._ledger.read(thing, kind.noted))
+            if not self._wants(thing, owners, SWEEP):
                 return self.settle([thing], SWEEP, lambda: 1.0)
         except DracaenaError as error:
             return SettledThings({thing: error}, ())

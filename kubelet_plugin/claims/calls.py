@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import structlog
 
 from dracaena.api.errors import DracaenaError, PermanentError
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.claims.device_state import SETTLE_S, DeviceState
 from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.ports import ClaimFailure
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
@@ -41,16 +42,19 @@ class ClaimCalls:
 
         within_s is the time left for the call: for that long it may wait for devices that are about to become free.
         """
-        deadline_s = self._clock.monotonic() + min(within_s - ANSWER_RESERVE_S, MAX_WAIT_S)
+        began_s = self._clock.monotonic()
+        deadline_s = began_s + min(within_s - ANSWER_RESERVE_S, MAX_WAIT_S)
 
         def prepare(reference: ClaimReference) -> PreparedClaim:
-            return self._state.prepare(reference, within_s=max(0.0, deadline_s - self._clock.monotonic()))
+            left_s = max(0.0, deadline_s - self._clock.monotonic())
+            return self._state.prepare(reference, within_s=left_s, settle_by_s=began_s + SETTLE_S)
 
         return self._each("prepare", references, prepare)
 
     def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, ClaimFailure | None]:
         """Unprepare each claim; None: done."""
-        return self._each("unprepare", references, self._state.unprepare)
+        unprepare = partial(self._state.unprepare, settle_by_s=self._clock.monotonic() + SETTLE_S)
+        return self._each("unprepare", references, unprepare)
 
     def _each(
         self, operation: str, references: Iterable[ClaimReference], work: Callable[[ClaimReference], T]

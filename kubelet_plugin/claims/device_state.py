@@ -60,8 +60,8 @@ UNPREPARE_WAIT_S = 20.0
 """Longest that an unprepare waits for the GPUs of its claim. Kubelet allows 45 s for all claims of a call."""
 
 SETTLE_S = 30.0
-"""After so much time since a call for a claim began, no further change of the node is begun: what is left of it is for
-the next call. Kubelet allows 45 s, and a change may take 15."""
+"""After so much time since a call began, for however many claims, no further change of the node is begun: what is left
+is for the next call. Kubelet allows 45 s, and a change may take 15."""
 
 log = structlog.get_logger()
 
@@ -111,18 +111,27 @@ class DeviceState:
         self._changes = changes
         self._kind_of = kind_of
 
-    def prepare(self, reference: ClaimReference, *, within_s: float = 0.0, resumes: bool = False) -> PreparedClaim:
+    def prepare(
+        self,
+        reference: ClaimReference,
+        *,
+        within_s: float = 0.0,
+        settle_by_s: float | None = None,
+        resumes: bool = False,
+    ) -> PreparedClaim:
         """Make a claim's devices ready for containers and return them; a prepared claim gets the same answer again.
 
         Waits up to within_s, without the node's lock, for devices of a claim that is being torn down and for GPUs on
         which another call makes effects. Raises DracaenaError; then nothing of this call is left behind, unless the
         disk refuses even removals or another call has the GPUs of its effects: the next call or unprepare goes on from
-        there. What an earlier call left stays as it is. `resumes`: only finish what an earlier call began, and raise
+        there. What an earlier call left stays as it is. No change of the node begins after `settle_by_s`, by the clock;
+        None: SETTLE_S from now. `resumes`: only finish what an earlier call began, and raise
         ClaimGoneError if kubelet has unprepared it meanwhile, since it would not unprepare it a second time.
         """
         _check_uid(reference)
         began_s = self._clock.monotonic()
-        deadline_s, settle_by_s = began_s + within_s, began_s + SETTLE_S
+        deadline_s = began_s + within_s
+        settle_by_s = began_s + SETTLE_S if settle_by_s is None else settle_by_s
         while True:
             torn_down = self.unprepares.count
             try:
@@ -156,23 +165,23 @@ class DeviceState:
             begun = self._begin(claim, pods)
         return self._make_effects(begun, deadline_s, settle_by_s) if begun.prepared.effects else begun.prepared
 
-    def unprepare(self, reference: ClaimReference) -> None:
-        """Undo what prepare did; does nothing for a claim that was never prepared.
+    def unprepare(self, reference: ClaimReference, *, settle_by_s: float | None = None) -> None:
+        """Undo what prepare did; does nothing for a claim that was never prepared. `settle_by_s` as for prepare().
 
         Raises DracaenaError; the claim then still holds its devices, and kubelet retries.
         """
-        self._unprepare(reference, even_if_in_use=True)
+        self._unprepare(reference, settle_by_s, even_if_in_use=True)
 
     def unprepare_unused(self, reference: ClaimReference) -> None:
         """Like unprepare(), for a claim that was not answered: does nothing if containers may have its devices."""
-        self._unprepare(reference, even_if_in_use=False)
+        self._unprepare(reference, None, even_if_in_use=False)
 
     def restore(self, reference: ClaimReference) -> None:
         """Rewrite lost files of a claim if it is prepared. Raises SetAsideError if none of its containers may start."""
         with self._claims.hold():
             self._already_prepared(reference.uid)
 
-    def _unprepare(self, reference: ClaimReference, *, even_if_in_use: bool) -> None:
+    def _unprepare(self, reference: ClaimReference, settle_by_s: float | None, *, even_if_in_use: bool) -> None:
         _check_uid(reference)
         uid = reference.uid
         with self._claims.hold():
@@ -183,8 +192,9 @@ class DeviceState:
                 self._take_back(uid)
         if not settled:
             now_s = self._clock.monotonic()
-            left_s = self._countdown(now_s + SETTLE_S)
-            with self._changes.hold(uid, self._countdown(now_s + UNPREPARE_WAIT_S)):
+            settle_by_s = now_s + SETTLE_S if settle_by_s is None else settle_by_s
+            left_s = self._countdown(settle_by_s)
+            with self._changes.hold(uid, self._countdown(min(now_s + UNPREPARE_WAIT_S, settle_by_s))):
                 self._undo_effects(uid, left_s, even_if_in_use=even_if_in_use)
         self.unprepares.note()
         self._reporter.changed()

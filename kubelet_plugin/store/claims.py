@@ -318,7 +318,7 @@ class NodeClaims:
 
     def finish(self, started: Checkpoint) -> None:
         """Record that the claim is prepared."""
-        self._write(dataclasses.replace(started, state=State.DONE, answered=False, aside=None, planned=True))
+        self._write(Checkpoint(State.DONE, started.boot_id, started.prepared))
 
     def want(self, checkpoint: Checkpoint, effects: Sequence[Effect]) -> Checkpoint:
         """Record what a claim wants of the node; everything else stays as it is."""
@@ -327,7 +327,8 @@ class NodeClaims:
 
     def begin_again(self, checkpoint: Checkpoint) -> None:
         """Record that a claim is no longer prepared, and holds its devices until its effects are undone."""
-        self._write(dataclasses.replace(checkpoint, state=State.STARTED, answered=False, aside=None))
+        had = checkpoint.has_things
+        self._write(dataclasses.replace(checkpoint, state=State.STARTED, answered=False, aside=None, was_prepared=had))
 
     @_held
     def remove(self, uid: ClaimUid) -> None:
@@ -412,9 +413,8 @@ class NodeClaims:
         if old is None or old.boot_id != self.boot_id:
             return Checkpoint(State.STARTED, self.boot_id, prepared)
         effects = wanted_besides(old.prepared.effects, prepared.effects, in_use=old.in_use)
-        return Checkpoint(
-            State.STARTED, self.boot_id, dataclasses.replace(prepared, effects=effects), answered=old.in_use
-        )
+        prepared = dataclasses.replace(prepared, effects=effects)
+        return Checkpoint(State.STARTED, self.boot_id, prepared, answered=old.in_use, was_prepared=old.has_things)
 
     @_held
     def _write(self, checkpoint: Checkpoint) -> Checkpoint:

@@ -77,6 +77,9 @@ class Slots:
     def asked(self, wants: Wants) -> bool:
         return bool(wants)
 
+    def supposed(self, wants: Wants) -> None:
+        """An admin may have bound it."""
+
     def hold(self) -> AbstractContextManager[object]:
         return nullcontext()
 

@@ -78,6 +78,9 @@ class ServerFiles:
     def asked(self, wants: Wants) -> frozenset[str]:
         return frozenset(client(each) for asked in wants.values() for each in asked)
 
+    def supposed(self, wants: Wants) -> str:
+        return ""
+
     def hold(self) -> AbstractContextManager[object]:
         return nullcontext()
 

@@ -89,6 +89,10 @@ class FabricPartitions:
         """See ThingKind: all owners want the same."""
         return bool(wants)
 
+    def supposed(self, _wants: Wants) -> NotedPartition:
+        """See ThingKind: it was inactive before."""
+        return NotedPartition()
+
     @contextmanager
     def hold(self) -> Iterator[None]:
         """See ThingKind."""

@@ -83,6 +83,10 @@ class MemoryLimits:
         """Return the bytes that all shares of the pod have."""
         return sum(int(each["memory_bytes"]) for asked in wants.values() for each in asked)
 
+    def supposed(self, _wants: Wants) -> NotedLimit:
+        """See ThingKind: no pod had a limit before."""
+        return NotedLimit()
+
     def hold(self) -> AbstractContextManager[object]:
         """See ThingKind: each GPU has its own."""
         return nullcontext()

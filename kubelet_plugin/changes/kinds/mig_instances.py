@@ -138,6 +138,9 @@ class MigInstances:
             return MadeInstance(str(given["profile"]), int(given["start"]), int(given["size"]))
         return None
 
+    def supposed(self, _wants: Wants) -> None:
+        """See ThingKind: nothing, since somebody else's instance may have the place by now."""
+
     def hold(self) -> AbstractContextManager[object]:
         """See ThingKind: each GPU has its own."""
         return nullcontext()

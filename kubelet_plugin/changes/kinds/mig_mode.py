@@ -44,6 +44,9 @@ class WholeGpus:
         """See ThingKind: all owners want the same."""
         return bool(wants)
 
+    def supposed(self, _wants: Wants) -> None:
+        """See ThingKind: nothing is ever noted."""
+
     def hold(self) -> AbstractContextManager[object]:
         """See ThingKind: each GPU has its own."""
         return nullcontext()

@@ -133,6 +133,10 @@ class MpsShares:
                 return encode(mps_request(uid, parameters, self._boot_id))
         return b""
 
+    def supposed(self, _wants: Wants) -> NotedShare:
+        """See ThingKind: what containers get is said again by the supervisor."""
+        return NotedShare()
+
     def hold(self) -> AbstractContextManager[object]:
         """See ThingKind: each GPU has its own."""
         return nullcontext()

@@ -63,6 +63,11 @@ class TimeSlices:
         found = [TimeSliceInterval(str(each["interval"])) for uid in sorted(wants) for each in wants[uid]]
         return found[-1] if found else None
 
+    def supposed(self, wants: Wants) -> NotedInterval | None:
+        """See ThingKind: the driver's default is taken for what was there before."""
+        interval = self.asked(wants)
+        return None if interval is None else NotedInterval(TimeSliceInterval.DEFAULT, (interval,))
+
     def hold(self) -> AbstractContextManager[object]:
         """See ThingKind: each GPU has its own."""
         return nullcontext()

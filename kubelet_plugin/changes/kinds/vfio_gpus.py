@@ -167,6 +167,9 @@ class VfioGpus:
         """Return whether anybody wants it."""
         return bool(wants)
 
+    def supposed(self, _wants: Wants) -> None:
+        """See ThingKind: nothing, since a claim may also have a GPU that an admin has bound."""
+
     def hold(self) -> AbstractContextManager[object]:
         """See ThingKind: each GPU has its own."""
         return nullcontext()

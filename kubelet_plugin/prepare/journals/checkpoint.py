@@ -50,6 +50,14 @@ class Checkpoint:
     planned: bool = True
     """False: it was reconstructed from what was left, and must still be planned from the claim, or its effects made."""
 
+    was_prepared: bool = False
+    """It was prepared before, so what it wants was done for it, and is ours even if its note is lost."""
+
+    @property
+    def has_things(self) -> bool:
+        """Whether all that it wants was done for it, and may be there still."""
+        return self.was_prepared or self.state is State.DONE
+
     @property
     def in_use(self) -> bool:
         """Whether containers may have its devices: then only kubelet gives them back."""

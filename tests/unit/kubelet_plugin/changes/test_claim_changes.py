@@ -14,11 +14,12 @@ from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.changes.change import Act, thing_of
 from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.store.claims import NodeClaims
-from support.effects import FOLDER, ServerFiles, client, served
+from support.effects import FOLDER, SERVED, ServerFiles, client, served
 from support.killed_steps import KilledSteps, StopError
 from support.plugin import FakeClaims, PluginNode, ThreadLock, device_name, make_claim, make_share, reference_to
 from support.seeds import sampled
@@ -121,6 +122,27 @@ def test_a_claim_whose_checkpoint_is_rebuilt_keeps_its_spec_until_its_effects_ar
     node.recovery.follow_devices()
     assert node.files()[SPEC] == spec
     assert node.node_claims.prepared()[0] == node.state.prepare(REFERENCE)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"broken"), Path.unlink], ids=["broken", "lost"])
+def test_a_claim_that_is_rebuilt_keeps_what_it_has_although_it_would_be_given_less_now(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    """The settings changed while the plugin was away; its containers run."""
+    node_with(tmp_path, ServerFiles(tmp_path, FileSteps())).state.prepare(REFERENCE)
+    damage(tmp_path / "claims" / f"{REFERENCE.uid}.json")
+    node = PluginNode(
+        tmp_path,
+        FakeClaims(CLAIM),
+        kind_of=lambda name, share: served(name, share) if name == device_name(0) else kind_of(name, share),
+        kinds=[ServerFiles(tmp_path, FileSteps())],
+    )
+    serving = servers(node)
+    node.state.prepare(REFERENCE)
+    assert node.engine.sweep(SERVED) == 0
+    assert servers(node) == serving
+    node.state.unprepare(REFERENCE)
+    assert servers(node) == set()
 
 
 def test_an_effect_that_cannot_be_undone_stays_journaled_and_holds_its_device(tmp_path: Path) -> None:

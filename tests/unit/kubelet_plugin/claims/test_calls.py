@@ -6,9 +6,13 @@ import structlog
 
 from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.host.adapters.files.whole_files import FileSteps
+from dracaena.kubelet_plugin.changes.change import Act
 from dracaena.kubelet_plugin.claims.calls import ClaimCalls
 from dracaena.kubelet_plugin.ports import ClaimFailure
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
+from support.clock import FakeClock
+from support.effects import ServerFiles, served
 from support.plugin import FakeClaims, PluginNode, make_claim, reference_to
 
 
@@ -40,6 +44,34 @@ def test_each_claim_has_its_own_result(tmp_path: Path) -> None:
         for labels in [("prepare", r) for r in ("ok", "refused", "failed", "internal")]
     }
     assert list(counts.values()) == [1, 1, 1, 1]
+
+
+class SlowServers(ServerFiles):
+    """A server takes 12 s to start and to stop."""
+
+    clock: FakeClock
+
+    def _serve(self, act: Act[frozenset[str]]) -> None:
+        self.clock.advance(12.0)
+        super()._serve(act)
+
+
+def test_all_claims_of_a_call_together_have_the_time_that_kubelet_allows(tmp_path: Path) -> None:
+    claims = [make_claim(f"c{number}", (number,)) for number in range(4)]
+    servers = SlowServers(tmp_path, FileSteps())
+    node = PluginNode(tmp_path, FakeClaims(*claims), kind_of=served, kinds=[servers])
+    servers.clock = node.clock
+    calls = ClaimCalls(node.context, node.state)
+    for work, left in ((calls.prepare_claims, claims), (calls.unprepare_claims, claims)):
+        began_s = node.clock.monotonic()
+        answers = work(map(reference_to, left))
+        assert node.clock.monotonic() - began_s == 36.0
+        failed = answers[ClaimUid("c3-uid")]
+        assert isinstance(failed, ClaimFailure)
+        assert "no time is left" in failed.error
+        assert not any(isinstance(answers[ClaimUid(f"c{number}-uid")], ClaimFailure) for number in range(3))
+        again = work([reference_to(claims[3])])[ClaimUid("c3-uid")]
+        assert not isinstance(again, ClaimFailure), "the next call goes on"
 
 
 def test_unprepare_answers_every_claim(tmp_path: Path) -> None:

@@ -362,13 +362,24 @@ def test_a_note_that_cannot_be_read_keeps_its_partition_until_a_claim_wants_it(n
     note.write_bytes(b'{"checksum": "", "note": [[')
     node.restart()
     assert (active(node), told(node)) == ([1, 5], [("FabricPartitionUnclear", "partition 1")])
-    unprepare(node, claim)
+    for path in (*(node.folder / "claims").glob("*.json"), *(node.folder / "cdi").glob("*.json")):
+        path.unlink()  # the claim, which would prove that it is ours, is lost too
+    node.restart()
     assert (sweep(node), active(node)) == (0, [1, 5])
     (found,) = node.node.troubles
     assert "partition 5-of-5-7 may be active, and no claim needs it any more: its note" in found.text
     prepare(node, claim)  # it is taken over, and noted
     unprepare(node, claim)
     assert active(node) == [1]
+
+
+def test_a_claim_that_was_prepared_deactivates_its_partition_although_its_note_cannot_be_read(node: FabricNode) -> None:
+    claim = node.whole_of("a", 5, 7)
+    prepare(node, claim)
+    (note,) = (node.folder / "ledger").iterdir()
+    note.write_bytes(b"torn")
+    unprepare(node, claim)
+    assert (active(node), list((node.folder / "ledger").iterdir())) == ([], [])
 
 
 def test_a_file_with_another_name_among_the_notes_is_a_trouble_and_harms_nobody(node: FabricNode) -> None:

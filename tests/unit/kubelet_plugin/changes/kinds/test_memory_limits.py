@@ -442,6 +442,19 @@ def test_a_claim_that_is_reserved_only_for_a_pod_whose_uid_no_server_gives_is_re
     assert [path.name for path in ground.folder.rglob("*.json")] == []
 
 
+@pytest.mark.parametrize("data", [None, b"torn"], ids=["lost", "broken"])
+def test_a_claim_that_was_prepared_ends_without_its_limit_although_its_note_is_gone(
+    tmp_path: Path, data: bytes | None
+) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a"), cgroups="a")
+    ground.prepare()
+    for path in (ground.folder / "ledger").glob("*.json"):
+        path.unlink() if data is None else path.write_bytes(data)
+    ground.unprepare()
+    assert ground.limits() == {}
+    assert ground.node.ledger.things(MEMORY_LIMIT) == ()
+
+
 TABLE = MemoryLimits(FakeLimiter(), Cgroups("/nowhere"))
 TORN = Unreadable("its note is torn", b"torn")
 OURS = Note("boot-1", {"one": ({"memory_bytes": 1, "required": True},)}, NotedLimit())

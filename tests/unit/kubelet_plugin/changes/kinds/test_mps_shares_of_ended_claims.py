@@ -139,6 +139,16 @@ def test_a_share_whose_note_is_broken_stays_and_admins_are_told_how_to_withdraw_
     assert len(ground.node.troubles) == 2
 
 
+@pytest.mark.parametrize("data", [None, b"torn"], ids=["lost", "broken"])
+def test_a_claim_that_was_prepared_ends_without_its_share_although_its_note_is_gone(
+    ground: Ground, data: bytes | None
+) -> None:
+    for path in (ground.folder / "plugin" / "ledger").glob(f"{MPS_SHARE}.*.json"):
+        path.unlink() if data is None else path.write_bytes(data)
+    ground.node.state.unprepare(reference_to(ground.one))
+    assert ground.shares() == ["two"]
+
+
 def test_a_share_whose_checkpoint_alone_was_lost_stays_for_its_containers(ground: Ground) -> None:
     ground.checkpoint("one").unlink()
     ground.start()

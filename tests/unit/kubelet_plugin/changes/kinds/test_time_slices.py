@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from support.fake_nvidia_smi import FakeTimeSlices
 from support.killed_steps import KilledSteps, StopError
 from support.plugin import (
@@ -60,6 +62,11 @@ def plugin(folder: Path, slices: FakeTimeSlices, *claims: ResourceClaim, **parts
 
 def sweep(node: PluginNode) -> int:
     return node.engine.sweep(TIME_SLICE, node._told_of)
+
+
+def damage_note(node: PluginNode, how: str) -> None:
+    for path in (node.folder / "ledger").glob("*.json"):
+        path.unlink() if how == "lost" else path.write_bytes(b"torn")
 
 
 def lose(node: PluginNode, claim: ResourceClaim) -> None:
@@ -222,8 +229,7 @@ def test_where_the_note_is_broken_the_interval_stays_and_admins_are_told_until_a
     node.state.prepare(reference_to(claim))
     (note,) = tmp_path.glob("ledger/time-slice.*.json")
     note.write_bytes(note.read_bytes().replace(b"Medium", b"Short"))
-    node.state.unprepare(reference_to(claim))
-    assert slices.intervals[GPU] is LONG
+    lose(node, claim)
     for _ in range(2):
         assert (sweep(node), slices.intervals[GPU], note.exists()) == (0, LONG, True)
         (told,) = node.troubles
@@ -241,6 +247,9 @@ def test_a_claim_whose_time_slices_are_not_undone_logs_why_and_not_that_they_wer
     node.state.prepare(reference_to(claim))
     (note,) = tmp_path.glob("ledger/time-slice.*.json")
     note.write_bytes(note.read_bytes()[:20])
+    with node.node_claims.hold():  # as if it had not come so far
+        (checkpoint,) = node.node_claims.current()
+        node.node_claims._write(replace(checkpoint, state=State.STARTED))
     with capture_logs() as logs:
         node.state.unprepare(reference_to(claim))
     events = [each["event"] for each in logs]
@@ -427,3 +436,57 @@ def _holds(node: PluginNode, slices: FakeTimeSlices) -> None:
     prepared = node.node_claims.prepared()
     wanted = {str(effect.parameters["interval"]) for claim in prepared for effect in claim.effects}
     assert wanted in ({slices.intervals[GPU].value}, set())
+
+
+NOTE_DAMAGED = pytest.mark.parametrize("how", ["lost", "broken"])
+
+
+@NOTE_DAMAGED
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_claim_that_was_prepared_ends_with_its_interval_although_its_note_is_gone(
+    tmp_path: Path, how: str, is_killed: bool
+) -> None:
+    slices, one = on_gpu(MEDIUM), share_claim("one")
+    node = plugin(tmp_path, slices, one)
+    node.state.prepare(reference_to(one))
+    if is_killed:  # after its end has begun
+        with node.node_claims.hold():
+            (checkpoint,) = node.node_claims.current()
+            node.node_claims.begin_again(checkpoint)
+        node = plugin(tmp_path, slices, one)
+    damage_note(node, how)
+    node.state.unprepare(reference_to(one))
+    assert slices.intervals[GPU] is DEFAULT, "what was there before is not known any more"
+    assert node.ledger.things(TIME_SLICE) == ()
+
+
+@NOTE_DAMAGED
+def test_a_share_that_comes_to_others_after_their_note_is_gone_does_not_take_theirs_for_an_admins(
+    tmp_path: Path, how: str
+) -> None:
+    slices, claims = on_gpu(MEDIUM), [share_claim("one"), share_claim("two")]
+    node = plugin(tmp_path, slices, *claims)
+    node.state.prepare(reference_to(claims[0]))
+    damage_note(node, how)
+    node.state.prepare(reference_to(claims[1]))
+    for claim in claims:
+        assert slices.intervals[GPU] is LONG
+        node.state.unprepare(reference_to(claim))
+    assert slices.intervals[GPU] is DEFAULT
+
+
+@NOTE_DAMAGED
+def test_an_interval_stays_beside_a_claim_of_which_neither_note_nor_checkpoint_can_be_read(
+    tmp_path: Path, how: str
+) -> None:
+    slices, claims = on_gpu(MEDIUM), [share_claim("one"), share_claim("two")]
+    node = plugin(tmp_path, slices, *claims)
+    for claim in claims:
+        node.state.prepare(reference_to(claim))
+    damage_note(node, how)
+    break_checkpoint(node, claims[1])
+    node.state.unprepare(reference_to(claims[0]))
+    assert sweep(node) == 0
+    assert slices.intervals[GPU] is LONG, "containers of the other one may run"
+    node.state.unprepare(reference_to(claims[1]))
+    assert slices.intervals[GPU] is DEFAULT
