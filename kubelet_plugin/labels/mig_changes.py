@@ -2,7 +2,7 @@
 
 `changing` is noted first: until it is cleared, no claim gets anything of the GPU here, and the next start continues
 towards the same layout. It stays until the GPU was read again; otherwise claims would be prepared by an outdated
-reading. An instance is noted before it is made and forgotten after it is gone, so the journal always covers at least
+reading. An instance is noted before it is made and forgotten after it is gone, so the ledger always covers at least
 what is ours. Instances that it does not have are somebody else's: they stay, and the GPU stays as it is.
 """
 
@@ -10,27 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import structlog
 
-from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.changes.mig_hand import STEP_S
-from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance, MigRefusedError
+from dracaena.kubelet_plugin.changes.mig_hand import MigHand
+from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance, MadeInstance, MigRefusedError
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout, layout_problem, mode_obstacle
 from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.discovery.mig.packing import Placed, packed
 from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
 from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
-from dracaena.kubelet_plugin.ports import MigControl, NodeLock
-from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord, MadeInstance
-
-T = TypeVar("T")
+from dracaena.kubelet_plugin.ports import NodeLock
+from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
 
 _FoundInstance = tuple[GpuInstance, MadeInstance | None]
-"""An instance and its entry in the journal; None: somebody else made it."""
+"""An instance and what is noted of it; None: somebody else made it."""
 
 log = structlog.get_logger()
 
@@ -40,14 +37,12 @@ class MigLayoutChanges:
 
     def __init__(
         self,
-        control: MigControl,
-        ask: Callable[[str, Callable[[], object], float], object],
+        hand: MigHand,
         notes: LayoutNotes[GpuRecord],
         gpu_lock: Callable[[DeviceName], NodeLock],
     ) -> None:
-        """`ask` runs a step in the driver's thread (LiveMachine.ask)."""
-        self._control = control
-        self._ask = ask
+        """`gpu_lock` returns the lock of a GPU, the same one for the same name."""
+        self._hand = hand
         self._notes = notes
         self._gpu_lock = gpu_lock
 
@@ -61,7 +56,7 @@ class MigLayoutChanges:
         stays `changing` until rest().
         """
         with self._gpu_lock(gpu_device_name(gpu.uuid)).hold(0.0):
-            enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
+            enabled, _pending = self._hand.mode(gpu.uuid)
             as_read = bool(gpu.mig_enabled) == enabled
             gpu = replace(gpu, mig_enabled=enabled)
             obstacle = mode_obstacle(gpu, layout)
@@ -85,7 +80,7 @@ class MigLayoutChanges:
 
     def device_id(self, gpu: str) -> int:
         """Return the PCI ID of a GPU. Raises DracaenaError."""
-        return self._step("reading a PCI ID", lambda: self._control.device_id(gpu))
+        return self._hand.device_id(gpu)
 
     def _give_up(self, gpu: Gpu) -> None:
         """Stop a change of a GPU whose mode somebody else changed, unless instances of ours are in it. Otherwise no
@@ -98,13 +93,13 @@ class MigLayoutChanges:
     def _refuse_in_use(self, gpu: Gpu) -> None:
         """Refuse what can be known to fail before anything is begun."""
         self._refuse_beside_others(gpu)
-        pids = self._step("looking for processes", lambda: self._control.processes(gpu.uuid))
+        pids = self._hand.processes(gpu.uuid)
         if pids:
             shown = ", ".join(map(str, pids[:5]))
             raise InUseError(f"{len(pids)} processes run on GPU {gpu.index}, among them {shown}")
 
     def _refuse_beside_others(self, gpu: Gpu) -> None:
-        enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
+        enabled, _pending = self._hand.mode(gpu.uuid)
         if not enabled:
             return
         record = self._notes.of(gpu.uuid)
@@ -116,7 +111,7 @@ class MigLayoutChanges:
         """Divide a GPU. `as_it_was`: until the first step, it still is as last read."""
         if not gpu.mig_enabled:
             self._set_mode(gpu, record, enabled=True, as_it_was=as_it_was)
-        profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
+        profiles = self._hand.profiles(gpu.uuid)
         gpu = replace(gpu, mig_profiles=profiles)
         places = self._places(gpu, layout, record)
         found = self._found(gpu, record)
@@ -127,7 +122,7 @@ class MigLayoutChanges:
             if instance is not None and instance.has_compute and place is not None and place not in kept:
                 kept.add(place)
                 uuid = entry.uuid or self._uuid(gpu, instance.number)
-                record = self._noted(gpu, record.without(entry).making(*place).identified(instance.number, uuid))
+                record = self._noted(gpu, record.having(replace(entry, number=instance.number, uuid=uuid)))
             else:
                 record = self._destroy(gpu, record, entry, instance)
         for place in places:
@@ -145,7 +140,7 @@ class MigLayoutChanges:
             assert found is not None  # otherwise there would be a problem
             return found
         if not gpu.mig_enabled and not record.made:
-            self._step("leaving MIG mode", lambda: self._control.set_mode(gpu.uuid, enabled=False))
+            self._hand.set_mode(gpu.uuid, enabled=False)
         self._noted(gpu, replace(record, changing=None))
         raise BlockedError(f"layout {layout.name}: {problem}")
 
@@ -165,9 +160,8 @@ class MigLayoutChanges:
         """Change the mode. If this is refused as the first step, end the change: otherwise a GPU that a monitor holds
         open would be out of service for as long, even after its label was removed.
         """
-        what = "entering MIG mode" if enabled else "leaving MIG mode"
         try:
-            self._step(what, lambda: self._control.set_mode(gpu.uuid, enabled=enabled))
+            self._hand.set_mode(gpu.uuid, enabled=enabled)
         except MigRefusedError as error:
             if as_it_was and error.did_nothing:
                 self._noted(gpu, replace(record, changing=None))
@@ -175,55 +169,33 @@ class MigLayoutChanges:
 
     def _make(self, gpu: Gpu, record: GpuRecord, place: Placed) -> GpuRecord:
         profile, placement = place
-        before, what = record, f"making {profile.name} at {placement.start} of GPU {gpu.index}"
-        record = self._noted(gpu, record.making(profile, placement))
-        try:
-            number = self._step(what, lambda: self._control.create_gpu_instance(gpu.uuid, profile, placement))
-        except MigRefusedError as error:
-            if error.did_nothing and error.call.startswith("nvmlDeviceCreate"):
-                self._noted(gpu, before)
-            raise
-        record = self._noted(gpu, record.identified(number))
-        slices = profile.compute_slices
-        try:
-            self._step(what, lambda: self._control.create_compute_instance(gpu.uuid, number, slices))
-        except MigRefusedError:
-            self._roll_back(gpu, before, number)
-            raise
-        return self._noted(gpu, record.identified(number, self._uuid(gpu, number)))
+        made = MadeInstance(profile.name, placement.start, placement.size)
 
-    def _roll_back(self, gpu: Gpu, before: GpuRecord, number: int) -> None:
-        """Destroy a GPU instance that gets no compute instance. If that fails, the note stays for the next try."""
-        try:
-            self._step("undoing a GPU instance", lambda: self._control.destroy_gpu_instance(gpu.uuid, number))
-        except DracaenaError as error:
-            log.warning("GPU instance without a compute instance stays", gpu=gpu.uuid, error=str(error))
-            return
-        self._noted(gpu, before)
+        def note(now: MadeInstance) -> None:
+            nonlocal record
+            record = self._noted(gpu, record.having(now))
+
+        note(made)
+        self._hand.make(gpu.uuid, profile, made, note)
+        return record
 
     def _destroy(self, gpu: Gpu, record: GpuRecord, entry: MadeInstance, found: GpuInstance | None) -> GpuRecord:
         if found is not None:
-            number, what = found.number, f"destroying {entry.profile} at {entry.start} of GPU {gpu.index}"
-            try:
-                self._step(what, lambda: self._control.destroy_compute_instances(gpu.uuid, number))
-                self._step(what, lambda: self._control.destroy_gpu_instance(gpu.uuid, number))
-            except MigRefusedError as error:
-                if not error.instance_is_gone:
-                    raise
+            self._hand.destroy(gpu.uuid, found.number)
         return self._noted(gpu, record.without(entry))
 
     def _found(self, gpu: Gpu, record: GpuRecord) -> Sequence[_FoundInstance]:
         """Return the instances of a GPU in MIG mode, each with its entry. Raises TemporaryError if some of ours would
         be overlooked.
         """
-        profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
+        profiles = self._hand.profiles(gpu.uuid)
         untold = sorted({each.profile for each in record.made} - {each.name for each in profiles})
         if untold:
             raise TemporaryError(
                 f"the NVIDIA driver does not tell MIG profile {untold[0]} of GPU {gpu.index} now, so it is not known "
                 "whether its instances are there"
             )
-        found = self._step("reading GPU instances", lambda: self._control.instances(gpu.uuid, profiles))
+        found = self._hand.instances(gpu.uuid, profiles)
         return [(each, self._owner(gpu, record, each)) for each in found]
 
     def _owner(self, gpu: Gpu, record: GpuRecord, found: GpuInstance) -> MadeInstance | None:
@@ -238,14 +210,11 @@ class MigLayoutChanges:
 
     def _uuid(self, gpu: Gpu, number: int) -> str | None:
         """Return the UUID of the MIG device of a GPU instance, None if it has none."""
-        device = self._step("reading a MIG device", lambda: self._control.mig_device(gpu.uuid, number))
+        device = self._hand.device(gpu.uuid, number)
         return None if device is None else device[1]
 
     def _noted(self, gpu: Gpu, record: GpuRecord) -> GpuRecord:
         return self._notes.note(gpu.uuid, record)
-
-    def _step(self, what: str, work: Callable[[], T]) -> T:
-        return self._ask(what, work, STEP_S)  # type: ignore[return-value]
 
 
 def others_made(gpu: Gpu, instances: Sequence[tuple[str, int]]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dracaena.api.machine import Gpu
 from dracaena.api.names import gpu_device_name, mig_layout_key
 from dracaena.kubelet_plugin.adapters.files.layout_file import LayoutFile
+from dracaena.kubelet_plugin.changes.mig_hand import MigHand
 from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout, read_layouts
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
@@ -29,10 +30,9 @@ def mig_layouts_of(
     entry = settings.gpus.layouts(GpuRole.LAYOUT)
     if entry is None:
         return None
-    control = _control(context)
     notes = LayoutNotes(node.ledger, node.claims, MigLayouts.name, GpuRecord())
     row = MigLayouts(
-        MigLayoutChanges(control, context.live.ask, notes, context.gpu_lock()),
+        MigLayoutChanges(MigHand(_control(context), context.live.ask), notes, context.gpu_lock()),
         notes,
         context.users(),
         read_layouts=LayoutFile("MIG layouts", entry.file, read_layouts).read,

@@ -13,6 +13,7 @@ from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.changes.ledger import Ledger
+from dracaena.kubelet_plugin.changes.mig_hand import MigHand
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
 from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.labels.mig_changes import MigLayoutChanges
@@ -73,7 +74,8 @@ class LayoutNode:
         files = StepFolder(self.folder, synced=False)
         files.step = step
         self.notes = LayoutNotes(Ledger(files, OpenLock(), boot), OpenLock(), "mig-layouts", GpuRecord())
-        self.changes = MigLayoutChanges(NvmlMigControl(self.library), self._asked, self.notes, self._gpu_lock)
+        hand = MigHand(NvmlMigControl(self.library), self._asked)
+        self.changes = MigLayoutChanges(hand, self.notes, self._gpu_lock)
 
     def _asked(self, what: str, work: Callable[[], object], deadline_s: float) -> object:
         return self.ask(what, work, deadline_s)

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.changes.ledger import Ledger
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeInstance
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OurVgpu, VgpuLayout
 from dracaena.kubelet_plugin.labels.follower import InUseError
 from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
-from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord, MadeInstance
+from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import NOTHING_KNOWN, VgpuRecord
 from support.layout_node import OpenLock, layout
 
