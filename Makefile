@@ -179,7 +179,7 @@ IMAGE_PYTHON := 3.13
 IMAGE_TIME = $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
 MACHINE := $(shell uname -m)
 
-chart: $(VENV)/runtime.stamp ## write what follows from other files into the chart: table of values, schema of settings
+chart: $(VENV)/runtime.stamp ## write what follows from other files into the chart and the pages: table of values, schema of settings, tables of metrics
 	@$(RUN) deploy/helm/generate.py
 
 clean: ## remove the virtual environment and all caches

@@ -1,4 +1,5 @@
-"""Write what follows from other files: the table of values in README.md; settings and policy in values.schema.json.
+"""Write what follows from other files: the table of values in README.md; settings and policy in values.schema.json; and
+what the pages about metrics say of each.
 
 `make chart` runs it; `--check` changes nothing and exits 1 where something would change.
 """
@@ -10,7 +11,7 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -18,12 +19,17 @@ from typing import Any
 
 import yaml
 
+from dracaena.controller import metrics
 from dracaena.controller.settings import ControllerSettings
 from dracaena.exporter.settings import ExporterSettings
+from dracaena.kubelet_plugin import metrics as plugin_metrics
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.mps.settings import MpsSettings
+from dracaena.process.metrics import MetricTable, rows
 
 CHART = Path(__file__).parent / "dracaena"
+DOCS = CHART.parents[2] / "docs"
+METRICS = {"metrics.md": metrics.TABLES, "metrics-node.md": plugin_metrics.TABLES}
 POLICY_SCHEMA = files("dracaena.api.config.v1alpha1") / "topologypolicy.schema.json"
 BEGIN, END = "<!-- values: made by `make chart` -->", "<!-- end of values -->"
 
@@ -72,7 +78,8 @@ def main() -> int:
 def generated() -> dict[Path, str]:
     """Return each file that is made, whole or in part, with the text that it must have."""
     readme, schema = CHART / "README.md", CHART / "values.schema.json"
-    return {readme: _with_table(readme.read_text(encoding="utf-8")), schema: _with_settings(schema)}
+    pages = {DOCS / page: _with_metrics(DOCS / page, tables) for page, tables in METRICS.items()}
+    return {readme: _with_table(readme.read_text(encoding="utf-8")), schema: _with_settings(schema), **pages}
 
 
 def documented(text: str) -> Iterator[Value]:
@@ -107,6 +114,21 @@ def _with_table(readme: str) -> str:
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n" + "\n".join(rows) + f"\n{END}{after}"
+
+
+def _with_metrics(path: Path, tables: Sequence[type[MetricTable]]) -> str:
+    """Return a page whose rows about metrics say what the program says. Which rows there are, the page says."""
+    known = rows(tables)
+
+    def row(found: re.Match[str]) -> str:
+        metric = known.get(found[1])
+        if metric is None:
+            return found[0]
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        kind = metric.kind.__name__.lower()
+        return f"| `{metric.series}` | {kind} | {labels}{' ' * bool(labels)}| {metric.help} |"
+
+    return re.sub(r"^\| `(\w+)` \|.*$", row, path.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def _with_settings(path: Path) -> str:
