@@ -56,7 +56,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-LINKING = [*PAGES, *sorted((ROOT / "deploy").rglob("*.md"))]
+LINKING = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "deploy").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
