@@ -99,7 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
     made = workload_pods(objects.workloads, (*objects.nodes, *assumed), objects.pods)
 
     def start(templates: Iterable[ResourceClaimTemplate]) -> Simulation:
-        return Simulation(
+        made = Simulation(
             arguments.driver_name,
             nodes=(*objects.nodes, *assumed),
             slices=objects.slices,
@@ -108,8 +108,9 @@ def _run(arguments: argparse.Namespace) -> int:
             claims=objects.claims,
             templates=templates,
             namespaces=objects.namespaces,
-            limit=lambda: Deadline(clock, _POD_S).begin(),
         )
+        made.limit = lambda: Deadline(clock, _POD_S).begin()
+        return made
 
     simulation = start(objects.templates)
     refused = _refused(manifests.objects, arguments.driver_name)

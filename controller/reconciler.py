@@ -19,6 +19,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, decision_of
+from dracaena.controller.context import ControllerContext
 from dracaena.controller.events.ignored_parts import IgnoredParts
 from dracaena.controller.events.take_backs import when_again, why_held, why_taken_back
 from dracaena.controller.events.waiting_pods import WaitingPods
@@ -27,11 +28,7 @@ from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.prospects import LOOK_S, PREEMPTED, Nudge
 from dracaena.controller.lifecycle.refusals import FORBIDDEN, INVALID
-from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.ports import EventSink
 from dracaena.controller.queue.charging import Charging
-from dracaena.controller.queue.time_budgets import TimeBudgets
-from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.quotas import LacksRoomToo
@@ -41,7 +38,6 @@ from dracaena.controller.write.claim_writer import ClaimWriter, Lost, Written
 from dracaena.controller.write.gatekeeper import Gatekeeper, Ungated
 from dracaena.controller.write.nomination import Nomination
 from dracaena.kube.errors import ForbiddenError, KubeError
-from dracaena.process.clock import Clock
 
 MISSING_CLAIM_S: Final = 0.5
 """Pods and claims come from one manifest, and the watch of claims may lag behind that of pods: a claim that is missing
@@ -116,7 +112,7 @@ class Reconciler:
 
     def __init__(
         self,
-        driver: str,
+        context: ControllerContext,
         *,
         cluster: Cluster,
         writer: ClaimWriter,
@@ -124,26 +120,17 @@ class Reconciler:
         gatekeeper: Gatekeeper,
         templates: ClaimTemplates,
         waiting: WaitingPods,
-        queue: WorkQueue,
-        budgets: TimeBudgets,
-        events: EventSink,
-        clock: Clock,
-        metrics: ControllerMetrics,
     ) -> None:
-        self._driver = driver
+        self._driver, self._clock, self._metrics = context.driver, context.clock, context.metrics
+        self._queue, self._budgets, self._events = context.queue, context.budgets, context.events
         self._cluster = cluster
         self._writer = writer
         self._nomination = nomination
         self._gatekeeper = gatekeeper
         self._templates = templates
         self._waiting = waiting
-        self._queue = queue
-        self._budgets = budgets
-        self._charging = Charging(queue, budgets, clock)
-        self._events = events
-        self._ignored = IgnoredParts(events)
-        self._clock = clock
-        self._metrics = metrics
+        self._charging = Charging(context.queue, context.budgets, context.clock)
+        self._ignored = IgnoredParts(context.events)
 
     def plan(self, key: str) -> Step:
         """Find out what is next for a pod, and make the decision if one is due. Neither reads nor writes the API.

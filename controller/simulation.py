@@ -79,12 +79,10 @@ class Simulation:
         claims: Iterable[ResourceClaim] = (),
         templates: Iterable[ResourceClaimTemplate] = (),
         namespaces: Iterable[Namespace] = (),
-        limit: Callable[[], Callable[[int], bool]] = lambda: never,
     ) -> None:
-        """Claims that are already allocated hold their devices; namespaces are read for their quotas. `limit` is called
-        for each decision and returns the function that says whether to stop it (effort.Effort.begin).
-        """
-        self._limit = limit
+        """Claims that are already allocated hold their devices; namespaces are read for their quotas."""
+        self.limit: Callable[[], Callable[[int], bool]] = lambda: never
+        """Called for each decision; returns the function that says whether to stop it (effort.Effort.begin)."""
         self._naming: Counter[str | None] = Counter()  # claim → pods that name it
         self._claims = {claim.key: claim for claim in claims}
         self._templates = {template.key: template for template in templates}
@@ -153,12 +151,12 @@ class Simulation:
     def _decide(self, pod: Pod, pod_key: str | None, keys: Sequence[str]) -> Iterator[Outcome]:
         claims = tuple(self._claims[key] for key in keys)
         others = {key for key in keys if self._naming[key] > 1}
-        ignored = self._allocator.ignored(self.inventory, pod, claims, others=others, is_over=self._limit())
+        ignored = self._allocator.ignored(self.inventory, pod, claims, others=others, is_over=self.limit())
         for place, outcome in enumerate(self._outcomes(pod, pod_key, claims)):
             yield replace(outcome, ignored=ignored) if place == 0 else outcome
 
     def _outcomes(self, pod: Pod, pod_key: str | None, claims: Sequence[ResourceClaim]) -> Iterator[Outcome]:
-        ask = partial(self._allocator.allocate, self.inventory, pod, claims, is_over=self._limit())
+        ask = partial(self._allocator.allocate, self.inventory, pod, claims, is_over=self.limit())
         decision = self._quotas.ask(pod.metadata.namespace, lambda barred: ask(barred=barred))
         if isinstance(decision, Allocation):
             commit(self.inventory, decision)
@@ -178,7 +176,7 @@ class Simulation:
         yield from (Outcome(claim.key, pod_key, why) for claim in claims if not claim.status.allocation)
 
     def _why(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str:
-        why = self._allocator.explain(self.inventory, pod, claims, is_over=self._limit())
+        why = self._allocator.explain(self.inventory, pod, claims, is_over=self.limit())
         if isinstance(why, Unsatisfied):
             return str(why)
         return why.text if isinstance(why, Refused) else self._left_to_others()

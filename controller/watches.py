@@ -20,7 +20,7 @@ from dracaena.controller.cache.storage import kept_volume, kept_volume_claim
 from dracaena.controller.state.intake import Intake
 from dracaena.kube.client import KubeClient
 from dracaena.kube.freshness import cache_trouble, unfollowed
-from dracaena.kube.reflector import Reflector
+from dracaena.kube.reflector import Kept, Reflector
 from dracaena.process.clock import Clock
 
 NamespaceChanged = Callable[[Namespace | None, Namespace | None], None]
@@ -48,11 +48,11 @@ class Watches:
         in changes of these, `intake` all others."""
         drivers = tuple(drivers)
         self.claims = _claims(client, clock, intake, drivers[0], claim_changed)
-        self.pods = Reflector(client, Pod, clock=clock, on_change=pod_changed, transform=kept_pod)
+        self.pods = Reflector(client, Pod, clock=clock, on_change=pod_changed, kept=Kept(transform=kept_pod))
         self.namespaces = Reflector(
-            client, Namespace, clock=clock, on_change=namespace_changed, transform=kept_namespace(drivers[0])
+            client, Namespace, clock=clock, on_change=namespace_changed, kept=Kept(transform=kept_namespace(drivers[0]))
         )
-        self.nodes = Reflector(client, Node, clock=clock, on_change=intake.node_changed, unread_is_gone=True)
+        self.nodes = Reflector(client, Node, clock=clock, on_change=intake.node_changed, kept=Kept(unread_is_gone=True))
         self.slices, *others = _slices(client, clock, drivers, slice_changed)
         classes, self.taint_rules = _devices(client, clock, intake)
         self.all: tuple[Reflector[Any], ...] = (
@@ -108,10 +108,9 @@ def _claims(
         ResourceClaim,
         clock=clock,
         on_change=changed,
-        transform=kept_claim(driver),
-        stand_in=claim_stand_in,
         set_aside=intake.claim_set_aside,
         first=lost_devices,
+        kept=Kept(transform=kept_claim(driver), stand_in=claim_stand_in),
     )
 
 
@@ -121,19 +120,17 @@ def _storage(client: KubeClient, clock: Clock, intake: Intake) -> tuple[Reflecto
             client,
             PersistentVolumeClaim,
             clock=clock,
-            optional=True,
             on_change=intake.volume_claim_changed,
-            transform=kept_volume_claim,
+            kept=Kept(optional=True, transform=kept_volume_claim),
         ),
         Reflector(
             client,
             PersistentVolume,
             clock=clock,
-            optional=True,
             on_change=intake.volume_changed,
-            transform=kept_volume,
+            kept=Kept(optional=True, transform=kept_volume),
         ),
-        Reflector(client, StorageClass, clock=clock, optional=True, on_change=intake.storage_class_changed),
+        Reflector(client, StorageClass, clock=clock, on_change=intake.storage_class_changed, kept=Kept(optional=True)),
     )
 
 
@@ -144,10 +141,12 @@ def _other_slices(client: KubeClient, clock: Clock, drivers: Iterable[str], inta
         client,
         ResourceSlice,
         clock=clock,
-        field_selector=",".join(f"spec.driver!={name}" for name in drivers),
         on_change=intake.slice_changed,
-        transform=with_shared_values,
-        stand_in=slice_stand_in,
+        kept=Kept(
+            field_selector=",".join(f"spec.driver!={name}" for name in drivers),
+            transform=with_shared_values,
+            stand_in=slice_stand_in,
+        ),
     )
 
 
@@ -159,10 +158,8 @@ def _slices(
             client,
             ResourceSlice,
             clock=clock,
-            field_selector=f"spec.driver={name}",
             on_change=slice_changed,
-            transform=with_shared_values,
-            unread_is_gone=True,
+            kept=Kept(field_selector=f"spec.driver={name}", transform=with_shared_values, unread_is_gone=True),
         )
         for name in drivers
     )
@@ -172,13 +169,13 @@ def _devices(
     client: KubeClient, clock: Clock, intake: Intake
 ) -> tuple[Reflector[DeviceClass], Reflector[DeviceTaintRule]]:
     return (
-        Reflector(client, DeviceClass, clock=clock, on_change=intake.class_changed, stand_in=class_stand_in),
+        Reflector(client, DeviceClass, clock=clock, on_change=intake.class_changed, kept=Kept(stand_in=class_stand_in)),
         Reflector(
             client,
             DeviceTaintRule,
-            older=(DeviceTaintRuleV1Beta2,),
             clock=clock,
             on_change=intake.taint_rule_changed,
+            kept=Kept(older=(DeviceTaintRuleV1Beta2,)),
         ),
     )
 

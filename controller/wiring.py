@@ -18,6 +18,7 @@ from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.controller.adapters.templates import KubeTemplates
 from dracaena.controller.cache.claims import kept_claim
+from dracaena.controller.context import ControllerContext
 from dracaena.controller.events.claim_reports import ClaimReports
 from dracaena.controller.events.collision_reports import CollisionReports
 from dracaena.controller.events.quota_reports import QuotaReports
@@ -83,18 +84,13 @@ class Dependencies:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """What most parts need."""
+class Shared(ControllerContext):
+    """What most parts need, and what only their wiring needs."""
 
-    driver: str
     client: KubeClient
     """Its writes go through the leadership."""
-    clock: Clock
-    metrics: ControllerMetrics
     events: EventRecorder
-    queue: WorkQueue
     work: LeaderQueue
-    budgets: TimeBudgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,18 +322,13 @@ def _workers(
     driver, clock, metrics = shared.driver, shared.clock, shared.metrics
     nomination = Nomination(claims, lambda: cluster.node_count, metrics, above_nodes=settings.nominate_above_nodes)
     reconciler = Reconciler(
-        driver,
+        shared,
         cluster=cluster,
         writer=ClaimWriter(claims, clock, metrics, shown=cluster.shown, may_send=cluster.send_allocation),
         nomination=nomination,
         gatekeeper=gatekeeper,
         templates=templates,
         waiting=waiting,
-        queue=shared.queue,
-        budgets=shared.budgets,
-        events=shared.events,
-        clock=clock,
-        metrics=metrics,
     )
     charging = Charging(shared.queue, shared.budgets, clock)
     tender = ClaimTender(driver, cluster, claims, claims, nomination, charging, clock, metrics)

@@ -21,13 +21,12 @@ import urllib3
 import yaml
 
 from dracaena.api.errors import DracaenaError, TemporaryError
-from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.apiserver.version import NEWEST
 from dracaena.demo.kube_controller_manager import KubeControllerManager
 from dracaena.demo.kube_scheduler import KubeScheduler
-from dracaena.demo.kubelet import WIPE_AFTER_S, Kubelet
+from dracaena.demo.kubelet import WIPE_AFTER_S, Kubelet, NodeFolders
 from dracaena.demo.programs import Begin, ProgramProcess, begin_command
 from dracaena.demo.rewrite import rewritten
 from dracaena.kube.client import KubeClient
@@ -65,29 +64,6 @@ class DemoNode:
     machine: str
     role: str = ""
     """What its GPUs are for; empty: whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFolders:
-    """Where one node keeps its files."""
-
-    kubelet_root: Path
-    cdi_root: Path
-
-    @property
-    def podlist(self) -> Path:
-        """The file that monitoring reads."""
-        return self.kubelet_root / "pod-resources" / "podlist.json"
-
-    @property
-    def mig_instances(self) -> Path:
-        """Folder in which a recorded machine keeps the MIG instances of each GPU."""
-        return self.plugin_data / "recorded-mig"
-
-    @property
-    def plugin_data(self) -> Path:
-        """The plugin's own folder: socket, lock, checkpoints."""
-        return self.kubelet_root / "plugins" / DEFAULT_DRIVER_NAME
 
 
 @contextmanager
@@ -201,8 +177,7 @@ class DemoCluster:
             self._connect("kubelet"),
             self._clock,
             node_name=node_name,
-            kubelet_root=folders.kubelet_root,
-            cdi_root=folders.cdi_root,
+            folders=folders,
             versions=self._dra_versions,
             wipe_after_s=self._wipe_after_s,
         )

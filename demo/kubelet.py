@@ -27,6 +27,7 @@ from typing import Any
 import grpc
 import structlog
 
+from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.demo.kubelet_claims import ClaimInfo, PluginDevice
@@ -292,6 +293,29 @@ def _words(error: Any) -> str:
     return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeFolders:
+    """Where one node keeps its files."""
+
+    kubelet_root: Path
+    cdi_root: Path
+
+    @property
+    def podlist(self) -> Path:
+        """The file that monitoring reads."""
+        return self.kubelet_root / "pod-resources" / "podlist.json"
+
+    @property
+    def mig_instances(self) -> Path:
+        """Folder in which a recorded machine keeps the MIG instances of each GPU."""
+        return self.plugin_data / "recorded-mig"
+
+    @property
+    def plugin_data(self) -> Path:
+        """The plugin's own folder: socket, lock, checkpoints."""
+        return self.kubelet_root / "plugins" / DEFAULT_DRIVER_NAME
+
+
 class Kubelet:
     """One node between start() and stop(). Stopping one and starting another on the same folders restarts kubelet."""
 
@@ -301,8 +325,7 @@ class Kubelet:
         clock: Clock,
         *,
         node_name: str,
-        kubelet_root: Path,
-        cdi_root: Path,
+        folders: NodeFolders,
         labels: Mapping[str, str] | None = None,
         versions: Sequence[str] = tuple(SERVICES),
         wipe_after_s: float = WIPE_AFTER_S,
@@ -311,7 +334,7 @@ class Kubelet:
         self._client = client
         self._clock = clock
         self._node_name = node_name
-        self._kubelet_root = kubelet_root
+        self._kubelet_root = kubelet_root = folders.kubelet_root
         self._labels = dict(labels or {})
         self._plugins = PluginSockets(
             kubelet_root / "plugins_registry",
@@ -321,14 +344,14 @@ class Kubelet:
             on_change=self._plugins_changed,
             on_gone=self._wipe_slices,
         )
-        for folder in (kubelet_root / "plugins", kubelet_root / "pod-resources", cdi_root):
+        for folder in (kubelet_root / "plugins", kubelet_root / "pod-resources", folders.cdi_root):
             folder.mkdir(parents=True, exist_ok=True)
         self._pods = PodRunner(
             client,
             clock,
             node_name=node_name,
             kubelet_root=kubelet_root,
-            cdi_root=cdi_root,
+            cdi_root=folders.cdi_root,
             plugins=self._plugins,
             retry_s=retry_s,
         )

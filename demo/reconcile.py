@@ -12,7 +12,7 @@ from dracaena.api.objects import KubeObject
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
 from dracaena.kube.events import EventRecorder
-from dracaena.kube.reflector import Reflector
+from dracaena.kube.reflector import Kept, Reflector
 from dracaena.process.clock import Clock
 
 RETRY_S = 0.5
@@ -114,8 +114,8 @@ class CachedLoop:
             self._client,
             kind,
             clock=self._clock,
-            field_selector=field_selector,
             on_change=lambda _old, _new: self._loop.wake(),
+            kept=Kept(field_selector=field_selector),
         )
         self._caches.append(made)
         return made

@@ -26,8 +26,9 @@ from dracaena.api.names import (
 from dracaena.api.podlist import decode_podlist
 from dracaena.api.quantity import parse_quantity
 from dracaena.api.resource_objects import DeviceResult, ResourceClaim
-from dracaena.demo.cluster import DemoCluster, NodeFolders
+from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
+from dracaena.demo.kubelet import NodeFolders
 from dracaena.demo.observation import Observation, ObservedNode, ObservedPod
 
 Problems = tuple[str, ...]

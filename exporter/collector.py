@@ -69,6 +69,15 @@ class NodeView:
         return None if self.reading is None else self.devices
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the settings say of the metrics."""
+
+    chosen: ChosenFields
+    hostname: str
+    idle_after_s: float
+
+
 class NodeCollector:
     """Owns the state between scrapes. collect() is for any thread; one runs at a time."""
 
@@ -77,21 +86,19 @@ class NodeCollector:
         source: DeviceSource,
         podlist: PodlistSource,
         places: ProcessPlaces,
-        chosen: ChosenFields,
+        shown: Shown,
         *,
         call: CallDriver,
         clock: Clock,
-        hostname: str,
-        idle_after_s: float,
         errors: NvmlErrorCounts,
         in_vfio: Callable[[str], bool] = lambda _address: False,
     ) -> None:
         """`in_vfio` returns for a PCI address, as NVML writes it, whether a virtual machine has the GPU there now."""
-        self._source, self._podlist, self._places, self._chosen = source, podlist, places, chosen
-        self._call, self._clock, self._hostname, self._errors = call, clock, hostname, errors
-        self._idle_after_s, self._in_vfio = idle_after_s, in_vfio
+        self._source, self._podlist, self._places = source, podlist, places
+        self._chosen, self._hostname, self._idle_after_s = shown.chosen, shown.hostname, shown.idle_after_s
+        self._call, self._clock, self._errors, self._in_vfio = call, clock, errors, in_vfio
         self._lock = threading.Lock()
-        self._quantities = chosen.quantities | SIGNS_OF_USE | SHOWN
+        self._quantities = shown.chosen.quantities | SIGNS_OF_USE | SHOWN
         self._last: DriverReading | None = None  # names devices while the driver does not answer
         self._named: dict[str, tuple[int, str]] = {}
         """Index and PCI address of each GPU that any reading named, by UUID."""

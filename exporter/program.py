@@ -13,7 +13,7 @@ from dracaena.api.errors import BadInputError, DracaenaError
 from dracaena.exporter.adapters.pci_driver_links import PciDriverLinks
 from dracaena.exporter.adapters.podlist_file import PodlistFile
 from dracaena.exporter.adapters.process_cgroups import ProcessCgroups
-from dracaena.exporter.collector import NodeCollector, NvmlErrorCounts
+from dracaena.exporter.collector import NodeCollector, NvmlErrorCounts, Shown
 from dracaena.exporter.ports import DeviceSource
 from dracaena.exporter.series.display import tree_text, usage_json
 from dracaena.exporter.series.families import CONTENT_TYPE, render
@@ -74,11 +74,9 @@ class ExporterProgram:
             self._source,
             PodlistFile(Path(settings.kubelet_root) / "pod-resources"),
             ProcessCgroups(proc_root),
-            chosen,
+            Shown(chosen, settings.node_name, settings.idle_after_s),
             call=lambda work: self._gpu_driver.call("reading of all GPUs", work, self._deadline_s),
             clock=self._clock,
-            hostname=settings.node_name,
-            idle_after_s=settings.idle_after_s,
             errors=errors,
             in_vfio=PciDriverLinks(sys_root).has_vfio,
         )

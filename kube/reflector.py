@@ -64,6 +64,24 @@ class Backoff:
         return step * self._rng.uniform(0.5, 1.5)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept(Generic[T]):
+    """Which objects of a kind are in a cache, and what is kept of each."""
+
+    field_selector: str = ""
+    older: Sequence[type[T]] = ()
+    """Older versions of the kind, which decode to the same. The first version that the server serves is read."""
+    optional: bool = False
+    """Whether the server may lack the kind, as it may with `older` versions. Then there are no objects, and it is asked
+    again every UNSERVED_S. For any other kind that is an error."""
+    transform: Callable[[T], T] = lambda item: item
+    """Returns what is kept of an object as it is read, under the same key and version."""
+    stand_in: StandIn[T] | None = None
+    """What is kept of an object that cannot be read (see reading); None: its last state."""
+    unread_is_gone: bool = False
+    """Whether nothing is kept of it, in place of its last state."""
+
+
 class Reflector(Generic[T]):
     """All objects of a kind that a field selector names, as the server last reported them.
 
@@ -73,17 +91,11 @@ class Reflector(Generic[T]):
 
     An object in trouble affects no other. If `on_change` fails for a change, that is set aside: the cache keeps the
     state that was passed on last, and the change is passed on again after longer and longer waits, or as part of the
-    object's next one. `set_aside` is called with it first; an exception from that fails the list or the watch. For an
-    object that cannot be read, the cache keeps what `stand_in` makes of it (see reading), else its last state, or
-    nothing with `unread_is_gone`. Each is logged once per version.
+    object's next one. `set_aside` is called with it first; an exception from that fails the list or the watch. Each is
+    logged once per version.
 
     After a list, all deletions are passed on first, then the objects that `first` picks by their old and new state,
-    then the others, by key. `transform` returns what is kept of each object as it is read, under the same key and
-    version.
-
-    A kind with `older` versions, which decode to the same, is read in the first version that the server serves. Where
-    it serves none of them, or does not serve an `optional` kind, there are no objects, and the server is asked again
-    every UNSERVED_S. For any other kind that is an error.
+    then the others, by key.
 
     Reads are safe from any thread and cost a lock and a lookup.
     """
@@ -94,24 +106,20 @@ class Reflector(Generic[T]):
         kind: type[T],
         *,
         clock: Clock,
-        older: Sequence[type[T]] = (),
-        optional: bool = False,
-        field_selector: str = "",
+        kept: Kept[T] | None = None,
         on_change: Callable[[T | None, T | None], None] | None = None,
-        transform: Callable[[T], T] = lambda item: item,
-        stand_in: StandIn[T] | None = None,
-        unread_is_gone: bool = False,
         set_aside: Callable[[T], None] = lambda item: None,
         first: Callable[[T | None, T], bool] = lambda old, new: False,
         rng: random.Random | None = None,
     ) -> None:
+        kept = kept or Kept()
         self._client, self._clock = client, clock
         self._kind = kind  # the version that is served; only the reflector's thread changes it
-        self._versions = (kind, *older)
-        self._may_be_unserved, self._field_selector = optional or bool(older), field_selector
+        self._versions = (kind, *kept.older)
+        self._may_be_unserved, self._field_selector = kept.optional or bool(kept.older), kept.field_selector
         self._on_change, self._set_aside, self._first = on_change, set_aside, first
-        self._transform, self._unread_is_gone = transform, unread_is_gone
-        self._reader = Reader(self._kept, stand_in)
+        self._transform, self._unread_is_gone = kept.transform, kept.unread_is_gone
+        self._reader = Reader(self._kept, kept.stand_in)
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._backoff = Backoff(self._rng)
         self._lock = threading.Lock()

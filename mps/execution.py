@@ -8,13 +8,9 @@ from collections.abc import Callable
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import V3, ModeJournal, MpsStep, StepKind
 from dracaena.mps.ports import (
-    ComputeModes,
     ControlError,
     DaemonGoneError,
-    MpsControl,
-    MpsFiles,
-    MpsProcessTable,
-    MpsShm,
+    MpsPorts,
 )
 from dracaena.mps.protocol import v2, v3
 from dracaena.mps.protocol.seen import ControlCommand
@@ -31,18 +27,17 @@ class Executor:
 
     def __init__(
         self,
-        control: MpsControl,
-        processes: MpsProcessTable,
-        modes: ComputeModes,
-        files: MpsFiles,
-        shm: MpsShm,
+        ports: MpsPorts,
         places: MpsPlaces,
         clock: Clock,
         *,
         boot_id: str,
         multi_user: bool,
     ) -> None:
-        self._control, self._processes, self._modes, self._files = control, processes, modes, files
+        self._control, self._processes, self._modes, self._files = (
+            ports.control, ports.processes, ports.modes, ports.files,
+        )  # fmt: skip
+        modes, files, shm = ports.modes, ports.files, ports.shm
         self._places, self._clock = places, clock
         self._boot_id, self._multi_user = boot_id, multi_user
         self._never = threading.Event()

@@ -191,3 +191,14 @@ class MpsFiles(Protocol):
     def remove_folders(self, gpu: str) -> None:
         """Remove them with all that is in them."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class MpsPorts:
+    """The outside of the supervisor."""
+
+    control: MpsControl
+    processes: MpsProcessTable
+    modes: ComputeModes
+    files: MpsFiles
+    shm: MpsShm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -20,9 +21,9 @@ from dracaena.mps.adapters.share_memory import ShareMemory
 from dracaena.mps.adapters.shared_folder import SharedFolder
 from dracaena.mps.metrics import MpsMetrics
 from dracaena.mps.planning.places import MpsPlaces, too_long
-from dracaena.mps.ports import ComputeModes
+from dracaena.mps.ports import ComputeModes, MpsPorts
 from dracaena.mps.settings import MpsSettings
-from dracaena.mps.supervisor import MpsPorts, Supervisor
+from dracaena.mps.supervisor import Supervisor
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import hold_end_signals, wait_for_end_signal
 from dracaena.process.http import HttpEndpoint
@@ -47,6 +48,16 @@ POLL_S = 0.2
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class MpsPauses:
+    """How long the supervisor waits for what."""
+
+    answer_s: float = ANSWER_S
+    """How long the driver's programs may take to answer."""
+    check_s: float = CHECK_S
+    poll_s: float = POLL_S
+
+
 class MpsProgram:
     """One supervisor. start() once, stop() once. Raises DracaenaError if it cannot start: a bad setting, or another one
     runs already. Servers outlive it as processes; the end of its container ends them, and the next supervisor restarts
@@ -62,14 +73,10 @@ class MpsProgram:
         modes: ComputeModes | None = None,
         shm: ShareMemory | None = None,
         boot_id: str | None = None,
-        answer_s: float = ANSWER_S,
-        check_s: float = CHECK_S,
-        poll_s: float = POLL_S,
+        pauses: MpsPauses = MpsPauses(),
     ) -> None:
-        """`modes` stands in for NVML, `shm` for mounts where a test may make none; `answer_s` is how long the driver's
-        programs may take to answer; `check_s` and `poll_s` stand in for CHECK_S and POLL_S.
-        """
-        self._check_s, self._poll_s = check_s, poll_s
+        """`modes` stands in for NVML, `shm` for mounts where a test may make none."""
+        self._pauses = pauses
         places = MpsPlaces(settings.root)
         problem = too_long(places)
         if problem is not None:
@@ -79,7 +86,7 @@ class MpsProgram:
         label = container_label()
         self._files = SharedFolder(places, label=label)
         self._shm = shm or ShareMemory(places, label)
-        control = ControlProgram(settings.driver_root_mount, settings.root, self._shm.enter, answer_s=answer_s)
+        control = ControlProgram(settings.driver_root_mount, settings.root, self._shm.enter, answer_s=pauses.answer_s)
         table = ProcProcessTable(places.pipes)
         self._supervisor = Supervisor(
             MpsPorts(control, table, modes or _nvml_modes(settings), self._files, self._shm),
@@ -141,7 +148,7 @@ class MpsProgram:
         while not self._stopping.is_set():
             now_s = self._clock.monotonic()
             try:
-                due = now_s - looked_s >= self._check_s or now_s >= self._supervisor.due_s
+                due = now_s - looked_s >= self._pauses.check_s or now_s >= self._supervisor.due_s
                 if due or self._supervisor.changed():
                     looked_s, self._began_s = now_s, now_s
                     self._supervisor.step()
@@ -154,7 +161,7 @@ class MpsProgram:
                 log.exception("a step failed")
                 self._trouble = f"a step failed: {error!r}; the log says where"
             self._began_s = None
-            self._clock.sleep_until_set(self._stopping, self._poll_s)
+            self._clock.sleep_until_set(self._stopping, self._pauses.poll_s)
 
 
 def _nvml_modes(settings: MpsSettings) -> ComputeModes:

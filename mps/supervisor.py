@@ -25,13 +25,9 @@ from dracaena.mps.planning.shm import ShmState
 from dracaena.mps.planning.state import NOTHING, V2, V3, MpsProcess, MpsStep, PipesState, Role, SeenGpu, StepKind
 from dracaena.mps.planning.wants import MpsWants, ReadRequest, wants
 from dracaena.mps.ports import (
-    ComputeModes,
     ControlSilentError,
     MissingProgram,
-    MpsControl,
-    MpsFiles,
-    MpsProcessTable,
-    MpsShm,
+    MpsPorts,
 )
 from dracaena.mps.protocol.seen import ControlAnswerError
 from dracaena.mps.protocol.v3 import ask_help, knows_protocol_3
@@ -54,17 +50,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 """Pause before a GPU is retried after a failure, doubled each time."""
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class MpsPorts:
-    """The outside of the supervisor."""
-
-    control: MpsControl
-    processes: MpsProcessTable
-    modes: ComputeModes
-    files: MpsFiles
-    shm: MpsShm
 
 
 @dataclass(slots=True)
@@ -92,8 +77,7 @@ class Supervisor:
         self._boot_id, self._multi_user = boot_id, multi_user
         self._observer = Observer(ports.control, ports.modes, ports.files, ports.shm, places)
         self._executor = Executor(
-            ports.control, ports.processes, ports.modes, ports.files, ports.shm, places, clock,
-            boot_id=boot_id, multi_user=multi_user,
+            ports, places, clock, boot_id=boot_id, multi_user=multi_user,
         )  # fmt: skip
         self._faults = FaultLog(ports.processes, clock, metrics)
         self._tries: dict[str, _Tries] = {}

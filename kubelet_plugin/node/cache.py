@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dracaena.api.objects import Node
 from dracaena.kube.client import KubeClient
-from dracaena.kube.reflector import Reflector
+from dracaena.kube.reflector import Kept, Reflector
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.label_updates import LabelUpdates
 from dracaena.kubelet_plugin.node.section import NodeSection
@@ -28,6 +28,8 @@ def node_cache(
             if new is not None:
                 updates.publish(new.metadata.labels)
 
-        cache = Reflector(view, Node, clock=clock, field_selector=f"metadata.name={name}", on_change=node_changed)
+        cache = Reflector(
+            view, Node, clock=clock, on_change=node_changed, kept=Kept(field_selector=f"metadata.name={name}")
+        )
     metrics.node.watch_troubles(cache.resource, cache.troubles)
     return cache

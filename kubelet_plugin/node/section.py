@@ -18,7 +18,7 @@ from dracaena.host.paths import LAST_ASKING
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventType
-from dracaena.kube.reflector import Reflector
+from dracaena.kube.reflector import Kept, Reflector
 from dracaena.kubelet_plugin.gpu_driver.release import asking_labels
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
@@ -68,8 +68,8 @@ class NodeSection:
             client,
             Node,
             clock=clock,
-            field_selector=f"metadata.name={self._general.node_name}",
             on_change=self._node_changed,
+            kept=Kept(field_selector=f"metadata.name={self._general.node_name}"),
         )
 
     def choose(self) -> PluginSettings:

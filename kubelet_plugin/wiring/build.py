@@ -23,7 +23,7 @@ from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.host.paths import plugin_paths
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import EventRecorder
-from dracaena.kube.reflector import Reflector
+from dracaena.kube.reflector import Kept, Reflector
 from dracaena.kube.server_version import server_version, too_old
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.files.writer_lock import WriterLock
@@ -276,8 +276,8 @@ def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
         node.client,
         ResourceSlice,
         clock=node.clock,
-        field_selector=access.field_selector,
         on_change=slice_changed,
+        kept=Kept(field_selector=access.field_selector),
     )
     node.metrics.node.watch_troubles(slices.resource, slices.troubles)
 
@@ -429,9 +429,8 @@ def _pods(node: NodeParts) -> tuple[Reflector[Pod], PodDevicesReporter]:
         node.view,
         Pod,
         clock=node.clock,
-        field_selector=f"spec.nodeName={settings.node_name}",
         on_change=pod_changed,
-        transform=kept_pod(settings.driver_name),
+        kept=Kept(field_selector=f"spec.nodeName={settings.node_name}", transform=kept_pod(settings.driver_name)),
     )
     node.metrics.node.watch_troubles(pods.resource, pods.troubles)
     statuses = DeviceStatuses(driver=settings.driver_name, claims=api, writer=api)

@@ -34,7 +34,8 @@ from device.containers import Container, Runtime, build_probe, is_root, missing_
 from dracaena.api.names import DEFAULT_DRIVER_NAME, uuids_annotation
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.demo.cluster import DemoCluster, DemoNode, NodeFolders, short_folder
+from dracaena.demo.cluster import DemoCluster, DemoNode, short_folder
+from dracaena.demo.kubelet import NodeFolders
 from dracaena.demo.programs import ProgramProcess
 from dracaena.demo.scenario import ManifestFile, apply, load_manifests
 from dracaena.mps.adapters.process_table import ProcProcessTable

@@ -22,7 +22,7 @@ from dracaena.api.device_share import DeviceShare
 from dracaena.api.podlist import PodlistEntry
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.exporter.adapters.nvml_devices import NvmlDevices
-from dracaena.exporter.collector import NodeCollector, NvmlErrorCounts
+from dracaena.exporter.collector import NodeCollector, NvmlErrorCounts, Shown
 from dracaena.exporter.ports import PodlistLook
 from dracaena.exporter.series.families import render
 from dracaena.exporter.series.field_file import default_fields
@@ -112,8 +112,8 @@ class _Node:
         errors = NvmlErrorCounts()
         self._source = NvmlDevices(NvmlLibrary(lambda: self._nvml, errors.note), self._clock)
         self._exporter = NodeCollector(
-            self._source, self, self, default_fields(),
-            call=lambda work: work(), clock=self._clock, hostname=name, idle_after_s=900.0, errors=errors,
+            self._source, self, self, Shown(default_fields(), name, 900.0),
+            call=lambda work: work(), clock=self._clock, errors=errors,
         )  # fmt: skip
         self._registry = CollectorRegistry()
         self._plugin = PluginMetrics(self._registry)

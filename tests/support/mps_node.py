@@ -16,9 +16,9 @@ from dracaena.mps.adapters.shared_folder import SharedFolder
 from dracaena.mps.metrics import MpsMetrics
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode
-from dracaena.mps.ports import MpsShm
+from dracaena.mps.ports import MpsPorts, MpsShm
 from dracaena.mps.protocol.v3 import server_name
-from dracaena.mps.supervisor import MpsPorts, Supervisor
+from dracaena.mps.supervisor import Supervisor
 from support.clock import FakeClock
 from support.mps_model import MpsModel
 from support.mps_world import FakeShm, MpsWorld

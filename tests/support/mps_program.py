@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import TemporaryError
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode
-from dracaena.mps.program import MpsProgram
+from dracaena.mps.program import MpsPauses, MpsProgram
 from dracaena.mps.settings import MpsSettings
 from dracaena.process.ending import hold_end_signals, wait_for_end_signal
 from dracaena.process.logs import configure_logs
@@ -66,9 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         registry=registry,
         modes=stored,
         shm=shm,
-        answer_s=ANSWER_S,
-        check_s=float(check_s),
-        poll_s=float(poll_s),
+        pauses=MpsPauses(ANSWER_S, float(check_s), float(poll_s)),
     )
     program.start()
     assert program.http is not None

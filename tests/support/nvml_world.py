@@ -26,7 +26,7 @@ from dracaena.host.gpu_driver.thread import GpuDriverThread
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DevRoot, MakeNode
 from dracaena.kubelet_plugin.adapters.kernel.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.nvml.machine import GuestBuses, NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
@@ -116,9 +116,11 @@ class NvmlNode:
             MigAccess(str(self.world.folder / "proc")),
             self.clock,
             listens=True,
-            pci_bus=SysfsPci(str(self.world.folder / "sys")) if gpus.has(GpuRole.PASSTHROUGH) else None,
             gpu_list=gpus,
-            vgpus=SysfsVgpu(str(self.world.folder / "sys")) if gpus.has(GpuRole.VGPU) else None,
+            guests=GuestBuses(
+                SysfsPci(str(self.world.folder / "sys")) if gpus.has(GpuRole.PASSTHROUGH) else None,
+                SysfsVgpu(str(self.world.folder / "sys")) if gpus.has(GpuRole.VGPU) else None,
+            ),
         )
         return self.source
 

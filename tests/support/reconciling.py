@@ -13,6 +13,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.objects import Pod, PodCondition
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.walk.pod_demand import turn
+from dracaena.controller.context import ControllerContext
 from dracaena.controller.events.collision_reports import CollisionReports
 from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
@@ -116,7 +117,7 @@ class Bench:
         )
         self.collisions = CollisionReports(DRIVER, self.events, metrics)
         self.reconciler = Reconciler(
-            DRIVER,
+            ControllerContext(DRIVER, self.clock, metrics, self.events, self.queue, self.budgets),
             cluster=self.cluster,
             writer=ClaimWriter(
                 self.api,
@@ -129,11 +130,6 @@ class Bench:
             gatekeeper=self.gatekeeper,
             templates=self.templates,
             waiting=self.waiting,
-            queue=self.queue,
-            budgets=self.budgets,
-            events=self.events,
-            clock=self.clock,
-            metrics=metrics,
         )
         self._tries = 0
         self.api.on_change = self.claim_changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dracaena.api.machine import Machine
 from dracaena.api.vgpu import Vgpu
@@ -37,6 +37,16 @@ was removed and added again is bound again: both are noticed at once. This is fo
 SOURCE = "read from the NVIDIA driver of this machine"
 
 
+@dataclass(frozen=True, slots=True)
+class GuestBuses:
+    """What reads the GPUs and parts of GPUs for virtual machines."""
+
+    pci: SysfsPci | None = None
+    """Which GPUs are passed through; None: none is."""
+    vgpus: SysfsVgpu | None = None
+    """Which vGPUs exist; None: none does."""
+
+
 class NvmlMachine:
     """A machine source that asks the driver each time. For one thread; a call may hang as long as the driver does."""
 
@@ -49,12 +59,11 @@ class NvmlMachine:
         clock: Clock | None = None,
         *,
         listens: bool = False,
-        pci_bus: SysfsPci | None = None,
         gpu_list: GpuList = ALL_WHOLE,
-        vgpus: SysfsVgpu | None = None,
+        guests: GuestBuses | None = None,
     ) -> None:
-        """`pci_bus` reads which GPUs are passed through to virtual machines, `vgpus` which vGPUs exist; None: none.
-        `gpu_list` says which GPUs are passed through when claims get them.
+        """`guests` reads what is there for virtual machines; None: nothing is. `gpu_list` says which GPUs
+        are passed through when claims get them.
 
         With `listens` NVML stays open between two calls, so that events are received; otherwise it is closed and
         not in the way of a GPU reset or a change of the MIG mode or the driver.
@@ -70,9 +79,8 @@ class NvmlMachine:
         self._closed_s = self._clock.monotonic()
         self._sysfs = sysfs
         self._mig_access = mig_access or MigAccess()
-        self._pci_bus = pci_bus
         self._gpu_list = gpu_list
-        self._vgpus = vgpus
+        self._pci_bus, self._vgpus = (None, None) if guests is None else (guests.pci, guests.vgpus)
         self._vgpu_types: TypesOfGpus = {}  # replaced whole
         self._needs_no_driver = False
 
@@ -95,9 +103,8 @@ class NvmlMachine:
         """Return the source for the driver below a root. Loads and asks nothing before the first reading."""
         library = NvmlLibrary(lambda: load_library(gpu_driver_root), on_error, permission)
         reader = NvmlReader(library, mig_profiles=mig_profiles, module_ids=module_ids)
-        pci_bus = SysfsPci(sys_root) if passthrough else None
-        mediated = SysfsVgpu(sys_root) if vgpus else None
-        return cls(name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus, gpu_list=gpu_list, vgpus=mediated)
+        guests = GuestBuses(SysfsPci(sys_root) if passthrough else None, SysfsVgpu(sys_root) if vgpus else None)
+        return cls(name, reader, Sysfs(sys_root), listens=listens, gpu_list=gpu_list, guests=guests)
 
     def read_all(self) -> Reading:
         """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""

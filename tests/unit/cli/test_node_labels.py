@@ -16,7 +16,7 @@ from dracaena.cli.node_labels import _STRATEGIES, run
 from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.host.facts.machine import LeftOut
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.nvml.machine import GuestBuses, NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
@@ -187,7 +187,7 @@ def test_gpus_for_virtual_machines_are_not_counted(vfio_bus: FakePciBus, tmp_pat
     said = []
     for bus in (None, SysfsPci(str(root))):
         library = NvmlLibrary(lambda: FakeNvml(recorded))
-        source = NvmlMachine("node", NvmlReader(library), Sysfs(str(root)), pci_bus=bus)
+        source = NvmlMachine("node", NvmlReader(library), Sysfs(str(root)), guests=GuestBuses(bus))
         assert run(build_parser().parse_args(command), source) == 0
         said.append((tmp_path / "f").read_text())
     assert said[0] == said[1]

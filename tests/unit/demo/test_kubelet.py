@@ -15,7 +15,7 @@ from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.cluster import short_folder
-from dracaena.demo.kubelet import SERVICES, Kubelet, PluginSockets
+from dracaena.demo.kubelet import SERVICES, Kubelet, NodeFolders, PluginSockets
 from dracaena.demo.kubelet_claims import ClaimInfo
 from dracaena.demo.kubelet_pods import ClaimNotReadyError
 from dracaena.kube.client import KubeClient
@@ -44,8 +44,7 @@ def kubelet(client: KubeClient, root: Path, **settings: Any) -> Iterator[Kubelet
         client,
         SystemClock(),
         node_name="n1",
-        kubelet_root=root / "kubelet",
-        cdi_root=root / "cdi",
+        folders=NodeFolders(root / "kubelet", root / "cdi"),
         retry_s=0.05,
         **settings,
     )

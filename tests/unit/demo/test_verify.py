@@ -11,7 +11,7 @@ from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo import verify
-from dracaena.demo.cluster import NodeFolders
+from dracaena.demo.kubelet import NodeFolders
 from dracaena.demo.observation import Observation, read_observation
 from support.observation import (
     CUT_MACHINE,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dracaena.api.objects import Pod
 from dracaena.kube.freshness import QUIET_S, STALE_S, Freshness, cache_trouble, unfollowed
-from dracaena.kube.reflector import SILENCE_S, Reflector
+from dracaena.kube.reflector import SILENCE_S, Kept, Reflector
 from support.clock import FakeClock
 from support.kube import client_for, wait_for
 from support.scripted_server import Request, ScriptedServer
@@ -248,8 +248,9 @@ def test_a_kind_that_is_not_served_is_no_trouble(tmp_path: Path) -> None:
     def nothing(request: Request) -> None:
         request.answer(404, {"reason": "NotFound", "message": "the server could not find the requested resource"})
 
+    kept: Kept[Pod] = Kept(older=(Older,))
     with served(nothing, open_watch()) as server:
-        cache = Reflector(client_for(server.url, tmp_path), Pod, older=(Older,), clock=clock, rng=random.Random(1))
+        cache = Reflector(client_for(server.url, tmp_path), Pod, clock=clock, rng=random.Random(1), kept=kept)
         cache.start()
         try:
             wait_for(lambda: cache.synced and cache.followed, "the first look, and the rest after it")

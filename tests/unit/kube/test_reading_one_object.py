@@ -25,7 +25,7 @@ from dracaena.api.resource_objects import (
 from dracaena.kube.client import PAGE_BYTES
 from dracaena.kube.errors import KubeError
 from dracaena.kube.reading import Reader, Unread
-from dracaena.kube.reflector import Reflector
+from dracaena.kube.reflector import Kept, Reflector
 from support.clock import FakeClock, RestingClock
 from support.kube import client_for, wait_for
 from support.scripted_server import Request, ScriptedServer
@@ -243,7 +243,10 @@ def cache_of(
     answer: Callable[[Request], None], folder: Path, clock: FakeClock, handle: Callable[[Any, Any], None], **more: Any
 ) -> Iterator[Reflector[Pod]]:
     with ScriptedServer(answer) as server:
-        cache = Reflector(client_for(server.url, folder), Pod, clock=clock, on_change=handle, **more)
+        aside = {"set_aside": more.pop("set_aside")} if "set_aside" in more else {}
+        cache = Reflector(
+            client_for(server.url, folder), Pod, clock=clock, on_change=handle, kept=Kept(**more), **aside
+        )
         cache.start()
         try:
             yield cache

@@ -16,7 +16,7 @@ from dracaena.api.objects import Pod
 from dracaena.kube.client import Watch
 from dracaena.kube.errors import ApiUnavailableError
 from dracaena.kube.freshness import cache_trouble
-from dracaena.kube.reflector import Backoff, Reflector
+from dracaena.kube.reflector import Backoff, Kept, Reflector
 from dracaena.process.clock import SystemClock
 from support.clock import FakeClock, RestingClock
 from support.kube import client_for, wait_for
@@ -40,9 +40,9 @@ def reflecting(server: ScriptedServer, folder: Path, clock: FakeClock, seen: See
         client_for(server.url, folder),
         Pod,
         clock=clock,
-        field_selector="spec.nodeName=n",
         on_change=lambda old, new: seen.append((label(old), label(new))),
         rng=random.Random(1),
+        kept=Kept(field_selector="spec.nodeName=n"),
     )
     reflector.start()
     try:
@@ -137,7 +137,7 @@ def test_what_is_kept_and_told_is_what_transform_makes_of_each_object(clock: Fak
             Pod,
             clock=clock,
             on_change=lambda old, new: seen.append(tuple(item.metadata.labels["kept"] for item in (old, new) if item)),
-            transform=labelled,
+            kept=Kept(transform=labelled),
         )
         cache.start()
         try:
@@ -163,7 +163,7 @@ def test_what_a_second_list_shows_unchanged_is_in_memory_once(clock: FakeClock, 
             Pod,
             clock=clock,
             on_change=lambda old, new: told.append(new) if new is not None else None,
-            transform=noted,
+            kept=Kept(transform=noted),
         )
         cache.start()
         try:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dracaena.api.resource_objects import DeviceTaintRule, DeviceTaintRuleV1Beta2
-from dracaena.kube.reflector import UNSERVED_S, Reflector
+from dracaena.kube.reflector import UNSERVED_S, Kept, Reflector
 from support.clock import FakeClock
 from support.kube import client_for, wait_for
 from support.scripted_server import Request, ScriptedServer
@@ -32,7 +32,14 @@ def rule(version: int) -> dict[str, Any]:
 @contextmanager
 def reflecting_rules(server: ScriptedServer, folder: Path, clock: FakeClock) -> Iterator[Reflector[DeviceTaintRule]]:
     client = client_for(server.url, folder)
-    cache = Reflector(client, DeviceTaintRule, older=(DeviceTaintRuleV1Beta2,), clock=clock, rng=random.Random(1))
+    kept: Kept[DeviceTaintRule] = Kept(older=(DeviceTaintRuleV1Beta2,))
+    cache = Reflector(
+        client,
+        DeviceTaintRule,
+        clock=clock,
+        rng=random.Random(1),
+        kept=kept,
+    )
     cache.start()
     try:
         yield cache
@@ -65,7 +72,7 @@ def test_an_optional_kind_that_is_not_served_has_no_objects(
 
     with ScriptedServer(answer) as server:
         client = client_for(server.url, tmp_path)
-        cache = Reflector(client, DeviceTaintRule, optional=True, clock=clock, rng=random.Random(1))
+        cache = Reflector(client, DeviceTaintRule, clock=clock, rng=random.Random(1), kept=Kept(optional=True))
         cache.start()
         try:
             wait_for(lambda: cache.synced, "the empty list")

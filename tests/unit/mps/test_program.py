@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.mps import LOCK
 from dracaena.host.adapters.files.lock import FileLock
-from dracaena.mps.program import MpsProgram
+from dracaena.mps.program import MpsPauses, MpsProgram
 from dracaena.mps.settings import MpsSettings
 from support.clock import FakeClock
 from support.mps_program import ModesInFile
@@ -47,7 +47,9 @@ def program(root: str, tmp_path: Path, clock: FakeClock | None = None) -> MpsPro
     modes = ModesInFile(tmp_path / "modes.json")
     modes.write({})
     settings = MpsSettings(root=root, driver_root_mount=str(tmp_path), http_address="")
-    return MpsProgram(settings, clock=clock, registry=CollectorRegistry(), modes=modes, boot_id="b", poll_s=0.25)
+    return MpsProgram(
+        settings, clock=clock, registry=CollectorRegistry(), modes=modes, boot_id="b", pauses=MpsPauses(poll_s=0.25)
+    )
 
 
 def test_a_lock_that_somebody_takes_for_a_moment_does_not_keep_a_supervisor_from_starting(

@@ -173,8 +173,8 @@ def test_a_simulation_stops_its_decisions_too_and_says_so() -> None:
         slices=[pool_slice("n", machine("m", shape))],
         classes=[device_class()],
         claims=[*claims, claim("c")],
-        limit=lambda: stops_after(20_000),
     )
+    simulation.limit = lambda: stops_after(20_000)
     ordinary = pod("p", "c")
     outcomes = {outcome.pod: outcome for outcome in simulation.outcomes([hostile, ordinary])}
     assert "no decision within the time" in str(outcomes[hostile.key])

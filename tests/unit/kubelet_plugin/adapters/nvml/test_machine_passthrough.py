@@ -12,7 +12,7 @@ from dracaena.host.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibr
 from dracaena.host.facts.health import Poll
 from dracaena.host.facts.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.nvml.machine import GuestBuses, NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
@@ -32,7 +32,7 @@ def missing(reason: TroubleKind = TroubleKind.LIBRARY_MISSING) -> object:
 def source_of(bus: FakePciBus, library: object = missing) -> NvmlMachine:
     root = str(bus.root)
     load = library if callable(library) else lambda: library
-    return NvmlMachine("node", NvmlReader(NvmlLibrary(load)), Sysfs(root), pci_bus=SysfsPci(root))
+    return NvmlMachine("node", NvmlReader(NvmlLibrary(load)), Sysfs(root), guests=GuestBuses(SysfsPci(root)))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from dracaena.api.topology import TopologyError
 from dracaena.host.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
 from dracaena.host.facts.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.nvml.machine import GuestBuses, NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
@@ -37,7 +37,7 @@ def source_of(vgpus: FakeVgpus, library: object = missing) -> NvmlMachine:
     root = str(vgpus.root)
     load = library if callable(library) else lambda: library
     reader = NvmlReader(NvmlLibrary(load))
-    return NvmlMachine("node", reader, Sysfs(root), pci_bus=SysfsPci(root), vgpus=SysfsVgpu(root))
+    return NvmlMachine("node", reader, Sysfs(root), guests=GuestBuses(SysfsPci(root), SysfsVgpu(root)))
 
 
 @pytest.fixture
@@ -161,7 +161,9 @@ def test_a_gpu_that_the_vgpu_manager_has_is_bound_to_vfio_for_no_claim(vgpus: Fa
         """GPUs that go to VFIO when claims get them, where the settings name all."""
         nvml = NvmlReader(NvmlLibrary(lambda: FakeNvml(RECORDED)))
         bus = SysfsPci(root)
-        source = NvmlMachine("node", nvml, Sysfs(root), pci_bus=bus, gpu_list=gpu_list(passthrough="all"), vgpus=reader)
+        source = NvmlMachine(
+            "node", nvml, Sysfs(root), guests=GuestBuses(bus, reader), gpu_list=gpu_list(passthrough="all")
+        )
         return [gpu.pci_bus_id for gpu in source.read().passthrough]
 
     assert handed(None) == ["0000:e1:00.0", "0000:f1:00.0"], "without the setting nobody knows of the vGPU manager"
