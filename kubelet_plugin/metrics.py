@@ -130,9 +130,8 @@ class SweepMetrics(MetricTable):
     swept = counter(
         "dracaena_plugin_swept_total",
         "What was cleaned up without kubelet, by kind: claims unprepared (claim), files removed (spec, metadata), "
-        "checkpoints rewritten (checkpoint), GPUs bound to VFIO for no claim (vfio-bind), partitions of Fabric "
-        "Manager's that no claim has (fabric-partition), MPS shares of no claim (share), intervals of time slices "
-        "of no claim (time-slice)",
+        "checkpoints rewritten (checkpoint), and changes of the node that no claim has (fabric-partition, "
+        "memory-limit, mig-instance, mig-off, mps-share, time-slice, vfio-bind)",
         "kind",
     )
     orphaned_claims = gauge(
