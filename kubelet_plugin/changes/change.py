@@ -59,6 +59,13 @@ class Note(Generic[N]):
 
 
 @dataclass(frozen=True, slots=True)
+class Supposed(Note[N]):
+    """What is taken for noted where the note is lost and claims were prepared with the thing. The end of one of them
+    may have undone the thing and dropped the note, so what is seen and is no value of ours is somebody else's.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """There is a note that cannot be read. `problem` is a sentence that names its file, `data` is what is in it."""
 

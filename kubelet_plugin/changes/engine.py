@@ -27,6 +27,7 @@ from dracaena.kubelet_plugin.changes.change import (
     How,
     Note,
     Parameters,
+    Supposed,
     Thing,
     ThingPlan,
     Unreadable,
@@ -216,7 +217,7 @@ class ChangeEngine:
         supposed = kind.supposed(proven) if proven else None
         if supposed is None:
             return note, owners if note is not None else {}
-        return Note(self._ledger.boot_id, owners, supposed), owners
+        return Supposed(self._ledger.boot_id, owners, supposed), owners
 
     def _wants(self, thing: Thing, owners: Wants, call: ForClaim) -> Wants:
         with self._claims.hold():

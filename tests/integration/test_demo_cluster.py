@@ -270,8 +270,8 @@ def test_a_cluster_is_ready_only_when_its_controller_sees_all_nodes() -> None:
         patch.object(DemoCluster, "wait_published", wait_published_unseen),
         DemoCluster(TWO_NODES, begin=begin) as cluster,
     ):
-        nodes = urllib3.request("GET", f"{cluster.page_url()}api/nodes", retries=False).json()["nodes"]
-    assert [node["name"] for node in nodes] == sorted(node.name for node in TWO_NODES)
+        rows = urllib3.request("GET", f"{cluster.page_url()}api/fleet", retries=False).json()["nodes"]
+    assert [row[0] for row in rows] == sorted(node.name for node in TWO_NODES)
 
 
 def test_a_rewritten_pod_gets_mig_devices_of_its_profile_from_a_template_made_for_it(tmp_path: Path) -> None:

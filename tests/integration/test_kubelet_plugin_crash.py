@@ -110,7 +110,7 @@ def started_again(folder: Path, name: str, *, gone: bool = False, metadata: bool
     copy = folder.with_name(f"{folder.name}-{name}")
     shutil.copytree(folder, copy)
     node = node_in(copy, gone=gone, device_metadata=metadata, **parts)
-    for files in (node.checkpoint_files, node.podlist, node.specs, node.documents):
+    for files in (node.checkpoint_files, node.ledger_files, node.podlist, node.specs, node.documents):
         files.remove_half_written()
     for half in (copy / FOLDER).glob(".*"):
         half.unlink()  # of the servers, which nobody lists

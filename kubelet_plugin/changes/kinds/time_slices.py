@@ -20,6 +20,7 @@ from dracaena.kubelet_plugin.changes.change import (
     End,
     How,
     Note,
+    Supposed,
     Thing,
     ThingPlan,
     Unreadable,
@@ -91,8 +92,9 @@ class TimeSlices:
         interval = self.asked(wants)
         if interval is None:
             return _back(known, seen, note)
+        is_shared = isinstance(note, Note) and not wants.keys().isdisjoint(note.owners)
         is_ours = isinstance(note, Note) and (
-            not wants.keys().isdisjoint(note.owners) or seen in (None, *note.noted.ours)
+            (is_shared and not isinstance(note, Supposed)) or seen in (None, *note.noted.ours)
         )
         if known is None or not is_ours:
             before = None if isinstance(note, Unreadable) else seen

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dracaena.api.objects import KubeObject, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
-from dracaena.kube.reflector import Reflector
+from dracaena.kube.reflector import Kept, Reflector
 from support.interleaver.server import AROUND, Change, OtherSlice
 from support.interleaver.strands import Strand
 
@@ -20,7 +20,7 @@ class SteppedReflector(Reflector[Any]):
     def __init__(self, client: Client, kind: type[KubeObject], **rest: Any) -> None:
         super().__init__(client, kind, **rest)  # type: ignore[arg-type]
         self._world = client.world
-        self._keep = rest.get("transform", lambda item: item)
+        self._keep = (rest.get("kept") or Kept[Any]()).transform
         self._at = 0
         self._is_listing = False
         client.reflectors[kind] = self
@@ -96,7 +96,7 @@ class StillReflector:
 def reflector(client: Client, kind: type[KubeObject], **rest: Any) -> SteppedReflector | StillReflector:
     """Make what takes the place of Reflector."""
     scenario = client.world.scenario
-    is_of_others = kind is ResourceSlice and "!=" in rest["field_selector"]
+    is_of_others = kind is ResourceSlice and "!=" in rest["kept"].field_selector
     moves = bool(scenario.cards) if is_of_others else kind in AROUND and scenario.changes
     watched = OtherSlice if is_of_others else kind
     return (SteppedReflector if kind in (Pod, ResourceClaim) or moves else StillReflector)(client, watched, **rest)

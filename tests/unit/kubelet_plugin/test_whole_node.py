@@ -16,6 +16,7 @@ from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.changes import engine
 from dracaena.kubelet_plugin.changes.change import Thing, ThingPlan, wanted
+from dracaena.kubelet_plugin.changes.kinds.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.changes.kinds.mig_instances import SeenPlace
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import NotedVfioGpu, VfioGpus
 from dracaena.kubelet_plugin.changes.ledger import Ledger
@@ -97,7 +98,9 @@ def nothing_is_noted_of(patch: pytest.MonkeyPatch, kind: str) -> None:
 
 
 def limits_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+    """Nor is the checkpoint of a claim that was prepared a proof that they are ours."""
     nothing_is_noted_of(patch, MEMORY_LIMIT)
+    patch.setattr(MemoryLimits, "supposed", lambda self, wants: None)
 
 
 def a_driver_is_noted_late(patch: pytest.MonkeyPatch) -> None:

@@ -460,6 +460,22 @@ def test_a_claim_that_was_prepared_ends_with_its_interval_although_its_note_is_g
     assert node.ledger.things(TIME_SLICE) == ()
 
 
+def test_a_claim_that_is_prepared_again_after_a_kill_at_its_very_end_restores_what_an_admin_set(tmp_path: Path) -> None:
+    slices, one = on_gpu(MEDIUM), share_claim("one")
+    node = plugin(tmp_path, slices, one)
+    node.state.prepare(reference_to(one))
+    with node.node_claims.hold():
+        (checkpoint,) = node.node_claims.current()
+        node.node_claims.begin_again(checkpoint)
+    slices.intervals[GPU] = MEDIUM  # it is undone and the note is dropped; then the process is killed
+    damage_note(node, "lost")
+    node = plugin(tmp_path, slices, one)
+    node.state.prepare(reference_to(one))
+    assert slices.intervals[GPU] is LONG
+    node.state.unprepare(reference_to(one))
+    assert slices.intervals[GPU] is MEDIUM
+
+
 @NOTE_DAMAGED
 def test_a_share_that_comes_to_others_after_their_note_is_gone_does_not_take_theirs_for_an_admins(
     tmp_path: Path, how: str
