@@ -22,6 +22,7 @@ NEEDED_MODULES = {
     "test_bad_input",
     "test_gate",
     "test_mig_layouts",
+    "test_page",
     "test_repairs",
     "test_taint_rules",
     "test_unchanged_manifests",
