@@ -186,7 +186,8 @@ class ChangeEngine:
         if note is None and not wants:  # a file of an earlier boot, or a thing whose claim has ended
             return plan(ThingPlan())
         without_act: ThingPlan[Any, Any] = ThingPlan(note.noted if isinstance(note, Note) else None)
-        if call.ends and wants and kind.asked(wants) == kind.asked(owners):
+        # Without it in the note, an earlier call noted its end and may have been killed before the act.
+        if call.ends in owners and wants and kind.asked(wants) == kind.asked(owners):
             return plan(without_act)
         if wants and not any(wants.values()):  # of those that have a part in it, nobody can say which
             return plan(without_act)

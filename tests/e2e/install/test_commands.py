@@ -35,7 +35,6 @@ PRINTS = {
     "dracaena explain pod train": "pod default/train runs",
     "dracaena status --node a": "held by 1 claim",
     "dracaena version": "dracaena ",
-    "dracaena validate claim.yaml": "0 errors",
     "kubectl --namespace dracaena get lease": "controller.gpu.dracaena.dev",
     "kubectl describe pod train": "GPUsAllocated",
     "kubectl describe pvc": "Pending",

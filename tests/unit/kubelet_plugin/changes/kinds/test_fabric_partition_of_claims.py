@@ -288,14 +288,14 @@ def _follow(node: FabricNode, claim: ResourceClaim, after: str) -> None:
 
 
 class ForgetsWhoShares(FabricPartitions):
-    """Whoever ends deactivates it, though others have it."""
+    """Whoever joins or ends deactivates it, though others have it."""
 
     def asked(self, wants: Wants) -> Any:
         return len(wants)
 
     def plan(self, wants: Wants, seen: Any, note: Any) -> Any:
-        is_end = isinstance(note, Note) and not note.owners.keys() <= wants.keys()
-        return super().plan({} if is_end else wants, seen, note)
+        has_others = isinstance(note, Note) and bool(note.owners)
+        return super().plan({} if has_others else wants, seen, note)
 
 
 class NotesAfterwards(FabricPartitions):
