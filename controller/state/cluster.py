@@ -364,17 +364,27 @@ class Cluster:
     def explain(
         self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, pace: Pace | None = None
     ) -> str | None:
-        """Return why a pod fits nowhere now (Decisions.explain). The lock is free between its turns."""
+        """Return why a pod fits nowhere now (Decisions.explain). The lock is free between its turns.
+
+        None if it fits after all, or if one of its claims is no longer as given: the change has the pod decided again,
+        and a reason that mixes its claims of then with the cluster of now is true of neither.
+        """
         pace = pace or TurnDeadline(self._clock)
         turns = self._state.decisions.explain(pod, claims, now_s=now_s, pace=pace)
         while True:
             with self._lock:
+                if not all(map(self._is_unchanged, claims)):
+                    return None
                 try:
                     next(turns)
                 except StopIteration as end:
                     text: str | None = end.value
                     return text
             pace.rest()
+
+    def _is_unchanged(self, claim: ResourceClaim) -> bool:
+        record = self._state.records.claim(claim.key)
+        return record is not None and means_the_same(record.shown, claim)
 
     def ignored(self, pod: Pod, claims: Sequence[ResourceClaim]) -> tuple[str, ...]:
         """Return what has no effect in a pod and its claims (Allocator.ignored); nothing when that takes long."""

@@ -75,8 +75,9 @@ def test_a_collision_names_the_other_claim_in_its_own_namespace_only() -> None:
 
 def test_a_capacity_that_no_device_has_is_not_said_to_be_taken() -> None:
     bench = Bench()
-    for amounts in ({"memory": "100Ti"}, {"memroy": "1"}):
-        asked = claim("c", request(capacity={"requests": amounts}))
+    for version, amounts in ("1", {"memory": "100Ti"}), ("2", {"memroy": "1"}):
+        asked = claim("c", request(capacity={"requests": amounts}), resource_version=version)
+        bench.cluster.intake.claim_changed(bench.cluster.claim(asked.key), asked)
         text = bench.cluster.explain(pod("p", "c"), [asked], now_s=0.0)
         assert text is not None
         assert "7 that lack such a capacity, or never have as much as requested" in text

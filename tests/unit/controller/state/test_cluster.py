@@ -296,6 +296,25 @@ def test_decisions_are_made_while_it_is_worked_out_why_a_pod_fits_nowhere() -> N
     assert cluster.explain(waiting, [large], now_s=0.1, pace=no_turns) == text
 
 
+def test_no_reason_is_given_for_claims_that_have_changed_since_the_decision() -> None:
+    """A claim that was taken back meanwhile would be said to hold what is free."""
+    cluster = bare_cluster()
+    cluster.intake.class_changed(None, device_class())
+    for name in ("node-a", "node-b"):
+        cluster.intake.node_changed(None, node(name))
+    large = claim("of-large", request(count=20))
+    cluster.intake.claim_changed(None, large)
+    changed = claim("of-large", request(count=19), resource_version="2")
+
+    def change() -> None:
+        cluster.intake.claim_changed(cluster.claim(large.key), changed)
+
+    waiting = pod("large", "of-large")
+    assert cluster.explain(waiting, [large], now_s=0.0, pace=OneNodeATurn(change)) is None
+    assert cluster.explain(waiting, [large], now_s=0.0) is None
+    assert "0/2 nodes fit" in (cluster.explain(waiting, [changed], now_s=0.0) or "")
+
+
 def broken(ordinal: int) -> ResourceSlice:
     devices = list(SLICE.spec.devices)
     attributes = {**devices[ordinal].attributes, "ordinal": DeviceAttribute(string="?")}
