@@ -21,6 +21,12 @@ CASES = ROOT / "tests" / "fixtures" / "alert-cases.yaml"
 RUNBOOKS = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "runbooks").glob("*.md"))}
 
 
+DEFAULT_URL: Final = yaml.safe_load((RULES.parents[1] / "values.yaml").read_text(encoding="utf-8"))["monitoring"][
+    "alerts"
+]["runbookUrl"]
+"""What the template replaces by the chart's value. A site has the page DIR/NAME.md as DIR/NAME/."""
+
+
 def alerts() -> list[Any]:
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     return [rule for group in groups for rule in group["rules"]]
@@ -45,7 +51,7 @@ def test_an_alert_has_what_the_operator_takes_and_words_with_labels_that_it_has(
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert re.fullmatch(r"([0-9]+[smh])?", rule.get("for", ""))
-    assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     by = [label for found in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for label in found.split(", ")]
     names = re.findall(r"\bdracaena_\w+", rule["expr"])
     left = set(by) if by else set().union(*(served()[name] for name in names))
@@ -106,11 +112,11 @@ def test_rules_and_cases_name_label_values_that_our_programs_give() -> None:
 
 def test_each_alert_names_its_own_section_of_a_runbook() -> None:
     sections = {
-        name: f"docs/runbooks/{path.name}#{name.lower()}"
+        name: f"{DEFAULT_URL}/{path.stem}/#{name.lower()}"
         for path, text in RUNBOOKS.items()
         for name in re.findall(r"^### (Dracaena\w+)$", text, re.MULTILINE)
     }
-    assert sections == {rule["alert"]: rule["annotations"]["runbook"] for rule in alerts()}
+    assert sections == {rule["alert"]: rule["annotations"]["runbook_url"] for rule in alerts()}
 
 
 def test_each_section_says_at_least_one_thing_to_do() -> None:

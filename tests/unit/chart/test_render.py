@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -337,3 +338,19 @@ def test_metrics_are_scraped_where_the_cluster_knows_the_kind_for_it(tmp_path: P
     assert (monitors(), monitors(known)) == (0, 1)
     switch = "--set=monitoring.podMonitor.enabled"
     assert (monitors(f"{switch}=true"), monitors(known, f"{switch}=false")) == (1, 0)
+
+
+def test_a_scrape_keeps_the_labels_that_programs_serve_so_that_a_quota_is_that_of_its_team(tmp_path: Path) -> None:
+    switches = ("--set=monitoring.podMonitor.enabled=true", "--set=exporter.enabled=true")
+    monitors = objects(render(tmp_path, *switches), "PodMonitor")
+    assert len(monitors) == 2
+    assert all(endpoint["honorLabels"] for each in monitors for endpoint in each["spec"]["podMetricsEndpoints"])
+
+
+@pytest.mark.parametrize("url", ["https://wiki.example.com/gpus", "https://wiki.example.com/gpus/"])
+def test_the_runbook_of_each_alert_is_where_the_values_say(tmp_path: Path, url: str) -> None:
+    switches = ("--set=monitoring.alerts.enabled=true", f"--set=monitoring.alerts.runbookUrl={url}")
+    (rules,) = objects(render(tmp_path, *switches), "PrometheusRule")
+    found = [rule["annotations"]["runbook_url"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    assert len(found) > 20
+    assert all(re.fullmatch(r"https://wiki\.example\.com/gpus/\w+/#dracaena\w+", each) for each in found)
