@@ -31,9 +31,9 @@ NEAR_USUAL_UNITS: Final = 4
 LATER_BY_NAME: Final = "equal, and later by name"
 """What is said about a node that is equal in all parts."""
 
-_PART_BITS: Final = 48
+PART_BITS: Final = 48
 """Bits of a part of a rank: even kB/s would fit."""
-_HALF: Final = 1 << (_PART_BITS - 1)
+_HALF: Final = 1 << (PART_BITS - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,14 +362,14 @@ def one_number(rank: Iterable[int]) -> int:
     number = 0
     for part in rank:
         assert abs(part) < _HALF, "a part of a rank is below 2^47"
-        number = (number << _PART_BITS) + part + _HALF
+        number = (number << PART_BITS) + part + _HALF
     return number
 
 
 def bits_behind_family(order: Order) -> int:
     """Return how many bits of one_number() of a node's rank come after FAMILY_PARTS, under with_family(order)."""
     names = with_family(order).node_names
-    return _PART_BITS * (len(names) - 1 - names.index(FAMILY_PARTS[-1]))
+    return PART_BITS * (len(names) - 1 - names.index(FAMILY_PARTS[-1]))
 
 
 def widened(number: int, bits_behind: int, outlook: int) -> int:
@@ -377,7 +377,7 @@ def widened(number: int, bits_behind: int, outlook: int) -> int:
     Outlook.rank(). Cost: a step, where ranking the score takes twenty."""
     before = number >> bits_behind
     behind = number & (1 << bits_behind) - 1
-    return (before << _PART_BITS * len(FAMILY_PARTS) | outlook) << bits_behind | behind
+    return (before << PART_BITS * len(FAMILY_PARTS) | outlook) << bits_behind | behind
 
 
 def first_difference(one: int, other: int) -> int | None:
@@ -386,7 +386,7 @@ def first_difference(one: int, other: int) -> int | None:
     Cost: a step, where comparing the parts takes twenty.
     """
     different = one ^ other
-    return (different.bit_length() - 1) // _PART_BITS if different else None
+    return (different.bit_length() - 1) // PART_BITS if different else None
 
 
 def first_differences(one: int, others: Sequence[int]) -> Iterator[tuple[int | None, int, int]]:
@@ -395,7 +395,7 @@ def first_differences(one: int, others: Sequence[int]) -> Iterator[tuple[int | N
     start = 0
     while start < len(others):
         place = first_difference(one, others[start])
-        bits = 0 if place is None else _PART_BITS * (place + 1)  # the parts before these are equal
+        bits = 0 if place is None else PART_BITS * (place + 1)  # the parts before these are equal
         end = bisect_left(others, ((one >> bits) + 1) << bits, start)
         yield place, start, end
         start = end

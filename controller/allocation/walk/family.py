@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.score.order import (
+    PART_BITS,
     Order,
     Outlook,
     Score,
@@ -58,11 +59,12 @@ class FamilyPreference:
         """Return what the family finds in the domain of a node that offers devices."""
         return self._outlook(node)[0]
 
-    def rank(self, rank: int, node: str) -> int:
-        """Return the rank of a node among all, given the rank that its devices alone have."""
+    def rank(self, rank: int, node: str, parts_behind: int = 0) -> int:
+        """Return the rank of a node among all, given the rank that its devices alone have, of which `parts_behind`
+        parts come after those of a score (Places.rank_of)."""
         clique = self._cliques.clique(node)
         found = None if clique is None else self._of_clique.get(clique)
-        return widened(rank, self._bits_behind, (found or self._outlook(node))[1])
+        return widened(rank, self._bits_behind + PART_BITS * parts_behind, (found or self._outlook(node))[1])
 
     def score(self, score: Score, node: str) -> Score:
         """Return a score with what the family finds there."""

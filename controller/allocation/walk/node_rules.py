@@ -128,6 +128,11 @@ class NodeRules:
         """Whether the pod may get fractions of GPUs: nodes that differ only in those in use have different bounds."""
         return bool(self._places.elsewhere)
 
+    @property
+    def parts_behind(self) -> int:
+        """How many parts of rank() and bound() come after those that score whole GPUs."""
+        return self._places.parts_behind
+
     def bound(self, state: NodeState, held: int = 0) -> int | str:
         """Return the best rank that nodes in this state may have, or why they give nothing. `held` are the GPUs there
         that the pod already has."""

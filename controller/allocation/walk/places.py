@@ -40,6 +40,10 @@ MAX_EQUAL_SETS: Final = 128
 """Sets of whole GPUs of equal worth that are compared by what the fractions lose beside them: all 70 of 4 among 8 GPUs,
 and all 120 of 2 among 16."""
 
+_LOST_PARTS: Final = 2
+_LAST_PARTS: Final = 3
+"""Parts of Places.rank_of(): what is lost, and what is left on the GPUs and of them."""
+
 
 class Placement(NamedTuple):
     """One way to serve the pod on a node."""
@@ -108,6 +112,13 @@ class Places(Generic[Q]):
     def free(self, state: NodeState, held: int) -> int:
         """Return the GPUs of nodes in a state that count for the pod and can be given whole."""
         return state.free & self.answers.of_kind(state.kind).present & ~held
+
+    @property
+    def parts_behind(self) -> int:
+        """How many parts of a rank come after those of the whole GPUs (rank_of)."""
+        if not self.elsewhere:
+            return 0
+        return _LOST_PARTS + _LAST_PARTS if self._is_linked else _LAST_PARTS
 
     def bound(self, state: NodeState, held: int) -> int | str:
         """Return the best rank that nodes in a state may have for what places count with, or why there is no place.

@@ -321,7 +321,9 @@ class Walk:
 
     def _rank_of(self, rank: int, name: str) -> int:
         """Return the rank or the bound of a node among all, given that of its devices alone."""
-        return rank if self._family is None or not 0 <= rank < UNSCORED else self._family.rank(rank, name)
+        if self._family is None or not 0 <= rank < UNSCORED:
+            return rank
+        return self._family.rank(rank, name, self._rules.parts_behind)
 
     def _with_outlook(self, found: NodeChoice) -> NodeChoice:
         """Return what a node gives, scored with what the pod's family finds there."""

@@ -22,6 +22,8 @@ from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, claim, node, own_config, pod, pool_slice, request
 from support.clusters import BRIDGED, CLASSES, SWITCHED, put_into_cliques, random_claims, random_cluster, random_pod
 from support.inventories import filled
+from support.mig_nodes import mig_classes, mig_slices, part
+from support.mig_tables import A100
 from support.seeds import in_turn
 from support.slow_nodes import SlowFamily, SlowVersion
 
@@ -130,6 +132,23 @@ def test_nodes_without_a_clique_are_domains_of_their_own() -> None:
     inventory = make_inventory(DRIVER, nodes=nodes, slices=slices, classes=CLASSES)
     inventory.families.place(of_family(pod("s", "c"), "s"), "n1")
     assert place(inventory, "p", count=2) == "n1"
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_siblings_come_before_what_others_lose_for_a_pod_with_parts_too(gpus: int) -> None:
+    """Beside siblings a group of 8 is broken, elsewhere none is."""
+    nodes = [node(name) for name in ("elsewhere", "siblings")]
+    slices = [page for one in nodes for page in mig_slices(one.metadata.name, SWITCHED, [A100] * len(SWITCHED.gpus))]
+    inventory = make_inventory(DRIVER, nodes=nodes, slices=slices, classes=mig_classes())
+    inventory.families.place(of_family(pod("s", "c"), "s"), "siblings")
+    pool = inventory.pool("elsewhere")
+    assert pool is not None
+    inventory.hold("others", frozenset({DeviceId(DRIVER, "elsewhere", pool.devices[0] or "")}))
+    asked = claim("p", part("part", "1g.10gb"), *([request("gpus", gpus)] if gpus else []))
+    for asking, chosen in ((of_family(pod("p", "p"), "p"), "siblings"), (pod("p", "p"), "elsewhere")):
+        decision = Allocator().allocate(inventory, asking, [asked])
+        assert isinstance(decision, Allocation)
+        assert decision.node == chosen
 
 
 @pytest.mark.parametrize(("size", "node_name"), [(None, "fuller"), (3, "emptier"), (1, "fuller")])
