@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from dracaena.api.foreign_names import instead_of_share
 from dracaena.api.gpu_templates import has_profile
 from dracaena.api.mig import profile_of_resource
 from dracaena.api.names import rewrite_label
@@ -21,7 +23,16 @@ ASKS: Final = "asks for the extended resource"
 def is_extended_gpu_resource(name: str, driver: str) -> bool:
     """Whether a resource is one that NVIDIA's device plugin or a similar one serves (nvidia.com/gpu, .shared, gpumem,
     …), or the one that Kubernetes derives from a class of ours."""
-    return name.startswith((GPUS, MIG_PREFIX)) or _class_of(name, driver) is not None
+    is_theirs = name.startswith((GPUS, MIG_PREFIX)) or instead_of_share(name, driver) is not None
+    return is_theirs or _class_of(name, driver) is not None
+
+
+def gpu_resources(names: Iterable[str], driver: str) -> list[str]:
+    """Return those of the extended resources of a pod or container that need an advice, sorted. Beside a part of a GPU,
+    nvidia.com/gpu is no GPU of its own, and its advice would lead to a whole one."""
+    found = sorted({name for name in names if is_extended_gpu_resource(name, driver)})
+    has_share = any(instead_of_share(name, driver) for name in found)
+    return [name for name in found if not (has_share and name == GPUS)]
 
 
 def seen(name: str) -> str:
@@ -49,7 +60,7 @@ def advice(name: str, driver: str) -> str:
         return f"{claims} of class {class_name}: by this name kube-scheduler gives devices of nodes left to it alone"
     if name == GPUS:
         return f"{claims}, or {label}, which makes claims of it in new pods"
-    return f"{claims}: for a part of a GPU one with capacity.requests"
+    return instead_of_share(name, driver) or f"{claims}: for a part of a GPU one with capacity.requests"
 
 
 def _class_of(name: str, driver: str) -> str | None:

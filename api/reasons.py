@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from heapq import nsmallest
 from typing import Final
 
+from dracaena.api.foreign_names import instead_of_class
 from dracaena.api.names import CONFIG_GROUP
 
 NEARNESS: Final = 0.8
@@ -27,9 +28,19 @@ it. A misspelt name begins and ends like the right one."""
 CREATE_IT: Final = "create it"
 
 
-def no_class(name: str, known: Iterable[str]) -> str:
+def no_class(name: str, known: Iterable[str], driver: str) -> str:
     """Say that a DeviceClass does not exist; `known` are the existing ones."""
-    return f"DeviceClass {name} does not exist: {_meant(name, known) or 'an admin has to create it'}"
+    hint = instead_of_class(name, driver) or _meant(name, known) or "an admin has to create it"
+    return f"DeviceClass {name} does not exist: {hint}"
+
+
+def class_not_in_input(name: str, known: Iterable[str], driver: str) -> str | None:
+    """Say that manifests name a DeviceClass that is not among them, if it is another system's or nearly a known one;
+    otherwise None, because the cluster may have it."""
+    foreign = instead_of_class(name, driver)
+    if foreign is None:
+        return not_in_input("DeviceClass", name, known)
+    return f"DeviceClass {name} is not in the input: {foreign}"
 
 
 def no_template(key: str, known: Iterable[str]) -> str:

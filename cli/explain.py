@@ -209,7 +209,7 @@ class _ClusterReader:
         allocation = claim.status.allocation
         if allocation is None:
             missing = [name for name in _class_names(claim.spec) if not self._exists(DeviceClass, name, "")]
-            reasons = [no_class(name, self._names(DeviceClass)) for name in missing]
+            reasons = [no_class(name, self._names(DeviceClass), self._driver) for name in missing]
             state = "waiting" if claim.metadata.deletion_timestamp is None else "deleting"
             return ClaimAnswer(claim.key, state, reasons=tuple(reasons))
         results = allocation.devices.results
@@ -367,13 +367,13 @@ def _pod_reasons(
 
 def _extended_resource_reasons(pod: Pod, state: str, driver: str) -> Iterator[str]:
     """Yield what is wrong with extended resources that the pod asks for, with or without claims."""
-    from dracaena.api.extended_resources import advice, given, is_extended_gpu_resource, seen
+    from dracaena.api.extended_resources import advice, given, gpu_resources, seen
 
     if state in ("ended", "deleting"):
         return
     every = (*pod.spec.init_containers, *pod.spec.containers)
     asked = {name for one in every for name, amount in one.resources.requests.items() if str(amount) != "0"}
-    for name in sorted(name for name in asked if is_extended_gpu_resource(name, driver)):
+    for name in gpu_resources(asked, driver):
         yield given(name) if pod.spec.node_name else f"it {seen(name)}: it needs {advice(name, driver)}"
 
 

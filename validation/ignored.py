@@ -79,7 +79,7 @@ def _check_devices(devices: Field, is_ours: Callable[[str], bool], classes: Mapp
         by_request[str(request.value.get("name"))] = [part for part in parts if isinstance(part.value, dict)]
     every = [part for parts in by_request.values() for part in parts]
     for part in every:
-        _check_class_name(part.at("deviceClassName"), names)
+        _check_class_name(part.at("deviceClassName"), names, driver)
         if is_ours(_class_of(part)):
             _check_selectors(part, driver)
             _check_capacity(part.at("capacity", "requests"))
@@ -93,10 +93,10 @@ def _check_devices(devices: Field, is_ours: Callable[[str], bool], classes: Mapp
         _check_constraints(devices, every, driver)
 
 
-def _check_class_name(name: Field, known: set[str]) -> None:
+def _check_class_name(name: Field, known: set[str], driver: str) -> None:
     if not isinstance(name.value, str) or name.value in known:
         return
-    if text := reasons.not_in_input("DeviceClass", name.value, known):
+    if text := reasons.class_not_in_input(name.value, known, driver):
         name.warn(text, "the name of a class")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dracaena.api.extended_resources import advice, is_extended_gpu_resource, seen
+from dracaena.api.extended_resources import advice, gpu_resources, seen
 from dracaena.validation.field import Field, Fields, text_at
 from dracaena.validation.findings import Breach
 from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN
@@ -82,14 +82,15 @@ def _check_extended_resources(container: Field, driver: str) -> None:
     """Warn of what another driver would have to serve."""
     fields = container.some_fields()
     resources = fields and fields["resources"].some_fields()
+    places: dict[str, Field] = {}
     for part in ("limits", "requests"):
         amounts = resources and resources[part]
         named = amounts.value if amounts and isinstance(amounts.value, dict) else {}
         for name, amount in named.items():
-            if isinstance(name, str) and is_extended_gpu_resource(name, driver) and str(amount) != "0":
-                assert amounts
-                amounts.warn(seen(name), advice(name, driver))
-                return
+            if amounts and isinstance(name, str) and str(amount) != "0":
+                places.setdefault(name, amounts)
+    for name in gpu_resources(places, driver):
+        places[name].warn(seen(name), advice(name, driver))
 
 
 def _check_uses(container: Field, names: dict[str, Field]) -> set[str]:

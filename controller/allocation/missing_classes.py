@@ -25,7 +25,8 @@ COMPARE_STEPS: Final = 60
 class MissingClasses:
     """The texts, until classes come or go. One thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: str) -> None:
+        self._driver = driver
         self._texts: Memo[str, str] = Memo(MOST_NAMES)
         self._there: Collection[str] = ()
         self._count = 0
@@ -40,7 +41,7 @@ class MissingClasses:
         """Say that a class does not exist. The text is remembered before it is charged: a decision without time left
         for it gets it at the next attempt."""
         is_new = name not in self._texts
-        text = self._texts.get(name, lambda: no_class(name, self._there))
+        text = self._texts.get(name, lambda: no_class(name, self._there, self._driver))
         if is_new and effort is not None:
             steps = LOOK_STEPS * self._count + COMPARE_STEPS * min(self._count, MOST_COMPARED)
             effort.charge(steps, Work.CLAIMS)

@@ -291,7 +291,7 @@ class RequestReader:
         self._documents: dict[str, DeviceClass] = {}
         self._specs: OrderedDict[bytes, tuple[_ReadSpec, int]] = OrderedDict()
         self._characters = 0
-        self._missing = MissingClasses()
+        self._missing = MissingClasses(driver)
         self._requests: Memo[tuple[_ReadSpec, tuple[_ReadClass, ...]], ReadRequests | _Problem] = Memo(MOST_REQUESTS)
 
     @property

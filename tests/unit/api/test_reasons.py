@@ -5,7 +5,16 @@ from difflib import get_close_matches
 import pytest
 
 from dracaena.api import reasons
-from dracaena.api.reasons import MOST_COMPARED, ReadName, nearest, no_class, no_template, not_in_input, unknown_name
+from dracaena.api.reasons import (
+    MOST_COMPARED,
+    ReadName,
+    class_not_in_input,
+    nearest,
+    no_class,
+    no_template,
+    not_in_input,
+    unknown_name,
+)
 
 CLASSES = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "mig.nvidia.com")
 
@@ -23,7 +32,7 @@ CLASSES = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "mig.nvidia.com")
 def test_a_class_that_is_not_there_is_reported_with_the_one_that_was_meant(name: str, meant: str | None) -> None:
     assert nearest(name, CLASSES) == meant
     hint = "an admin has to create it" if meant is None else f"did you mean {meant}?"
-    assert no_class(name, CLASSES) == f"DeviceClass {name} does not exist: {hint}"
+    assert no_class(name, CLASSES, "gpu.dracaena.dev") == f"DeviceClass {name} does not exist: {hint}"
 
 
 @pytest.mark.parametrize(("name", "meant"), [("two-gpsu", "two-gpus"), ("four", None), ("team/two", None)])
@@ -39,6 +48,24 @@ def test_of_what_is_not_in_the_input_only_a_likely_mistake_is_reported() -> None
     told = not_in_input("DeviceClass", "gpu.dracaena.dve", CLASSES)
     assert told == "DeviceClass gpu.dracaena.dve is not in the input: did you mean gpu.dracaena.dev?"
     assert not_in_input("DeviceClass", "gpu.nvidia.com", CLASSES) is None, "another word, which the cluster may have"
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("gpu.nvidia.com", "for a device of Dracaena write gpu.example.com"),
+        ("mig.nvidia.com", "for a device of Dracaena write mig.gpu.example.com"),
+        ("vfio.gpu.nvidia.com", "for a device of Dracaena write vfio.gpu.example.com"),
+        ("compute-domain-default-channel.nvidia.com", "Dracaena has no ComputeDomains"),
+    ],
+)
+def test_a_class_of_nvidias_driver_is_reported_with_what_to_write_instead(name: str, instead: str) -> None:
+    why = f"it is of NVIDIA's DRA driver: {instead}"
+    near = f"{name}x"  # a class that is there and nearly has the name is not what was meant
+    assert no_class(name, [near], "gpu.example.com").startswith(f"DeviceClass {name} does not exist: {why}")
+    said = class_not_in_input(name, [near], "gpu.example.com")
+    assert said is not None
+    assert said.startswith(f"DeviceClass {name} is not in the input: {why}")
 
 
 ATTRIBUTES = ("gpu.dracaena.dev/productName", "gpu.dracaena.dev/nvlinkGroup", "resource.kubernetes.io/numaNode")

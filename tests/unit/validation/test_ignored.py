@@ -169,6 +169,7 @@ def test_what_may_do_something_is_not_warned_of() -> None:
     assert (
         warnings(
             both,
+            device_class(NVIDIA, **cel(f'device.driver == "{NVIDIA}"')),
             claim(exactly(**cel(RIGHT)), name="right"),
             claim(exactly(class_name="gpu.nvidia.com", **cel(WRONG)), config=[FOREIGN], name="theirs"),
             claim(exactly("a"), exactly("b", class_name="nic.example.com"), config=[FOREIGN], name="mixed"),
@@ -243,3 +244,10 @@ def test_nothing_is_raised_whatever_stands_there(value: Any) -> None:
 
 def test_each_class_of_the_chart_may_be_meant_by_a_misspelt_name() -> None:
     assert {f"{before}{DRIVER}" for before in SHIPPED} == {path.stem for path in CLASSES.glob("*.yaml")}
+
+
+def test_a_class_of_nvidias_driver_is_reported_unless_the_input_has_it() -> None:
+    theirs = claim(exactly(class_name=NVIDIA))
+    place = "spec.devices.requests[0].exactly.deviceClassName"
+    assert warnings(theirs) == [(place, reasons.class_not_in_input(NVIDIA, [], DRIVER))]
+    assert warnings(device_class(NVIDIA, **cel(f'device.driver == "{NVIDIA}"')), theirs) == []

@@ -20,9 +20,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names that were looked for among the classes, one after the other."""
     names: list[str] = []
 
-    def counted(name: str, known: Iterable[str]) -> str:
+    def counted(name: str, known: Iterable[str], driver: str) -> str:
         names.append(name)
-        return no_class(name, known)
+        return no_class(name, known, driver)
 
     monkeypatch.setattr("dracaena.controller.allocation.missing_classes.no_class", counted)
     return names
@@ -56,7 +56,7 @@ def test_classes_that_come_and_go_change_what_is_said(asked: list[str]) -> None:
 
 
 def test_who_has_no_time_left_for_the_search_is_reported_at_the_next_try(asked: list[str]) -> None:
-    missing, effort = MissingClasses(), Effort()
+    missing, effort = MissingClasses(DRIVER), Effort()
     missing.know([f"class-{number}" for number in range(100)])
     effort.begin(lambda _: True)
     with pytest.raises(OverdueError):
