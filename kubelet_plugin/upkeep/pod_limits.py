@@ -122,7 +122,10 @@ class PodLimits:
         try:
             if not is_same or self._settled.get(uid) != (wanted, cgroups):
                 with self._changes.hold(uid, lambda: GPU_WAIT_S):
-                    self._changes.follow(uid, wanted, is_memory_limit)
+                    is_followed = self._changes.follow(uid, wanted, is_memory_limit)
+                if not is_followed:  # set aside, or being prepared: nobody else sets what is missing afterwards
+                    self._pauses_s[uid] = LOOK_EVERY_S
+                    return False
         except GpusBusyError:
             self._pauses_s[uid] = AGAIN_S  # nothing is wrong: the next look may have the GPU
             return False

@@ -431,7 +431,8 @@ class WholeNodeSimulator(WholeNode):
             self.clock.advance(SWEEP_S)
             self.sweep()
             self.look()
-        self.forgotten &= self.renumbered  # what has another's nodes by now may be set aside
+        # What has another's nodes by now may be set aside: then it has no spec.
+        self.forgotten = {uid for uid in self.forgotten & self.renumbered if not self.spec(uid).exists()}
         self.look_around()
         there = {pod.metadata.name for pod in self.pods.values()}
         stuck = sorted(uid for uid, pod in self.prepared.items() if pod not in there)

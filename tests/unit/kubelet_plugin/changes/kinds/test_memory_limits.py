@@ -230,6 +230,24 @@ def test_a_pod_that_comes_later_is_held_and_one_that_ended_keeps_nothing(tmp_pat
     assert ground.limits() == {}
 
 
+def test_a_pod_that_kubelet_begins_with_while_its_claim_is_set_aside_is_held_once_the_claim_is_not(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, share_claim("one", "early", "late"), cgroups="early")
+    ground.pods.add(using("early", "one"))
+    ground.pods.add(using("late", "one"))
+    ground.prepare()
+    whole = ground.node.pool
+    ground.node.pool = dataclasses.replace(whole, gpus={})
+    ground.node.recovery.follow_devices()
+    ground.tree.add("late-uid")
+    assert not ground.look()
+    ground.node.pool = whole
+    ground.node.recovery.follow_devices()
+    assert ground.look()
+    assert ground.limits() == {"early": 10, "late": 10}
+
+
 def test_a_pod_for_which_the_claim_is_not_reserved_is_not_limited_whatever_names_it_writes(tmp_path: Path) -> None:
     ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one")], cgroups="a thief")
     ground.prepare()
