@@ -179,8 +179,9 @@ IMAGE_PYTHON := 3.13
 IMAGE_TIME = $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
 MACHINE := $(shell uname -m)
 
-chart: $(VENV)/runtime.stamp ## write what follows from other files into the chart and the pages: table of values, schema of settings, tables of metrics
+chart: $(VENV)/dev.stamp ## write what follows from other files into the chart and the pages: table of values, schema of settings, tables of metrics, dashboards
 	@$(RUN) deploy/helm/generate.py
+	@$(RUN) deploy/helm/boards.py
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .venv-* build dist wheels src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

@@ -55,6 +55,7 @@ _COLOURS: Final = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#9c755f", "#edc948", "#d37295", "#86bcb6",
     "#499894", "#8cd17d",
 )  # fmt: skip
+_STAT_COLOURS: Final = {"blue": "#dbe7f5", "green": "#d3ecd0", "orange": "#fbdcb8", "red": "#f5b5b1"}
 _STYLE: Final = """
 body { margin: 0; background: #f4f5f5; font: 12px sans-serif; color: #24292e; position: relative; }
 h1 { font-size: 16px; margin: 0; padding: 10px 8px 6px; height: 20px; } h1 small { font-weight: normal; color: #666; }
@@ -62,6 +63,7 @@ h1 { font-size: 16px; margin: 0; padding: 10px 8px 6px; height: 20px; } h1 small
 h2 { font-size: 12px; margin: 0; padding: 5px 8px; } svg { display: block; } text { font-size: 10px; fill: #666; }
 .legend { padding: 0 8px; line-height: 15px; font-size: 10.5px; overflow: hidden; } .legend span { margin-right: 12px;
 white-space: nowrap; } .legend i { display: inline-block; width: 10px; height: 3px; margin: 0 4px 3px 0; }
+.stat { text-align: center; font-size: 24px; }
 table { border-collapse: collapse; font-size: 10px; margin: 0 8px; } th, td { text-align: left; padding: 1px 7px 1px 0;
 white-space: nowrap; max-width: 270px; overflow: hidden; text-overflow: ellipsis; }
 th { border-bottom: 1px solid #ccc; }
@@ -97,7 +99,7 @@ def _panel(panel: Any, chosen: Mapping[str, str], source: Source) -> str:
         f"left:{WIDTH * place['x'] // COLUMNS + _GAP // 2}px;top:{_HEAD + ROW * place['y']}px;"
         f"width:{width}px;height:{height}px"
     )
-    draws = {"timeseries": _timeseries, "table": _table}
+    draws = {"stat": _stat, "timeseries": _timeseries, "table": _table}
     if panel["type"] not in draws:
         raise CannotDrawError(f"{panel['title']}: the type {panel['type']} is not known")
     found = [
@@ -109,6 +111,15 @@ def _panel(panel: Any, chosen: Mapping[str, str], source: Source) -> str:
         raise CannotDrawError(f"{panel['title']}: no data")
     body = draws[panel["type"]](panel, found, source, width - 2, height - 28)
     return f'<div class=panel style="{style}"><h2>{html.escape(panel["title"])}</h2>{body}</div>'
+
+
+def _stat(panel: Any, found: Sequence[tuple[Any, Answer]], _source: Source, _width: int, height: int) -> str:
+    defaults = panel["fieldConfig"]["defaults"]
+    (value,) = (answer.points[-1][1] for _, answer in found)
+    worth, word = unit_of(defaults["unit"], value)
+    steps = [step for step in defaults["thresholds"]["steps"] if step["value"] is None or step["value"] <= value]
+    style = f"height:{height}px;line-height:{height}px;background:{_STAT_COLOURS[steps[-1]['color']]}"
+    return f'<div class=stat style="{style}">{value / worth:.3g}{word}</div>'
 
 
 def legend_of(form: str, labels: Mapping[str, str]) -> str:
@@ -232,19 +243,31 @@ def unit_of(unit: str, largest: float) -> tuple[float, str]:
 
 def _table(panel: Any, found: Sequence[tuple[Any, Answer]], _source: Source, _width: int, height: int) -> str:
     left_out, order, words = set[str](), dict[str, int](), dict[str, str]()
+    rows = [
+        {"Time": str(answer.points[-1][0]), **answer.labels, "Value": f"{answer.points[-1][1]:g}"}
+        for _, answer in found
+    ]
     for change in panel.get("transformations", ()):
+        if change["id"] == "joinByField":
+            rows = _joined(change["options"]["byField"], found)
+            continue
         if change["id"] != "organize":
             raise CannotDrawError(f"{panel['title']}: the transformation {change['id']} is not known")
         options = change["options"]
         left_out |= {name for name, is_out in options["excludeByName"].items() if is_out}
         order |= options["indexByName"]
         words |= options["renameByName"]
-    rows = [
-        {"Time": str(answer.points[-1][0]), **answer.labels, "Value": f"{answer.points[-1][1]:g}"}
-        for _, answer in found
-    ]
     names = sorted({name for row in rows for name in row} - left_out, key=lambda name: (order.get(name, 99), name))
     head = "".join(f"<th>{html.escape(words.get(name, name))}" for name in names)
     lines = ["".join(f"<td>{html.escape(row.get(name, ''))}" for name in names) for row in rows]
     body = "".join(f"<tr>{line}" for line in lines[: height // 16])
     return f"<table><tr>{head}{body}</table>"
+
+
+def _joined(label: str, found: Sequence[tuple[Any, Answer]]) -> list[dict[str, str]]:
+    """Return a row for each value of a label, with a value for each query that has one."""
+    rows: dict[str, dict[str, str]] = {}
+    for target, answer in found:
+        name = answer.labels[label]
+        rows.setdefault(name, {label: name})[f"Value #{target['refId']}"] = f"{answer.points[-1][1]:g}"
+    return [rows[name] for name in sorted(rows)]

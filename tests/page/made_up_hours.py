@@ -251,8 +251,25 @@ class _Controller:
         self._waiting = max(0, min(9 * rush, self._waiting + chance.choice((-1, 0, 0, 1)) * rush))
         metrics.queue.waiting_pods.labels("no-node").set(self._waiting)
         metrics.queue.waiting_pods.labels("quota").set(2 if 90 <= minute < 130 else 0)
+        metrics.queue.oldest_waiting_pod_seconds.set(240 + 60 * (minute % 35) if self._waiting else 0)
+        self._say_what_is_free(minute)
         metrics.watches.problems_changed(0, int(62 <= minute < 63))
         return generate_latest(self._registry).decode()
+
+    def _say_what_is_free(self, minute: float) -> None:
+        """Count the GPUs of WORK; what pods got, and two quotas, go with them."""
+        running = [work for work in WORK if work.begins <= minute < work.ends]
+        held = {name: {gpu for work in running if work.node == name for gpu in work.gpus} for name in _MACHINES}
+        free = [8 - len(held[name]) for name in ("a100-a", "h100-a")]
+        self._metrics.queue.free_gpus.set(sum(free))
+        self._metrics.queue.most_free_gpus.set(max(free))
+        for work in running:
+            if work.begins == minute and len(work.gpus) > 1:
+                self._metrics.sets.allocated.labels(str(len(work.gpus)), "BestEffort", "NVLink").inc()
+        for team, limit in (("research", 12), ("serving", 3)):
+            has = sum(len(work.gpus) for work in running if work.namespace == team)
+            self._metrics.quotas.limit.labels(team, "gpus", "").set(limit)
+            self._metrics.quotas.held.labels(team, "gpus", "").set(has)
 
 
 def write_scrapes(path: Path) -> None:
@@ -286,7 +303,8 @@ def _target(job: str, node: str) -> Mapping[str, str]:
 
 
 def _samples(text: str, target: Mapping[str, str], at_s: int) -> Iterator[str]:
-    added = ",".join(f'{name}="{value}"' for name, value in target.items())
     for name, labels, value in _SERIES.findall(text):
+        kept = set(re.findall(r'(\w+)="', labels))  # `honor_labels`
+        added = ",".join(f'{label}="{each}"' for label, each in target.items() if label not in kept)
         if not name.endswith("_created"):
             yield f"{name}{{{labels + ',' if labels else ''}{added}}} {value} {at_s}\n"

@@ -29,7 +29,7 @@ MOST_BYTES: Final = 250_000
 NODE: Final = "h100-pcie"
 POD: Final = "default/finetune"
 
-CHOSEN: Final = {"nodes": {"node": "h100-a"}}
+CHOSEN: Final = {"node": {"node": "h100-a"}, "job": {"namespace": "research", "pod": "pretrain-0"}}
 """What the viewer of a dashboard has chosen; of the other variables all."""
 
 
