@@ -18,7 +18,7 @@ TEST_FOLDER = $(shell awk '$$2 == "/dev/shm" && $$3 == "tmpfs" && $$4 !~ /noexec
 IN_TEST_FOLDER = $(if $(TMPDIR),,$(addprefix TMPDIR=,$(firstword $(TEST_FOLDER))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-search test-long test-held-up unit unit-controller unit-plugin unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas budget lock wheels image release-image chart krew clean
+.PHONY: help demo test test-search test-long test-held-up unit unit-controller unit-plugin unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas budget lock wheels image release-image chart krew site clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -154,6 +154,7 @@ lock: $(VENV)/dev.stamp ## resolve requirements/*.in anew (names, versions and h
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) pyproject.toml --extra demo requirements/runtime.in -o requirements/runtime.txt
 	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) requirements/runtime.txt requirements/dev.in -o requirements/dev.txt
+	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) requirements/site.in -o requirements/site.txt
 
 LOCK_FLAGS := --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
@@ -183,6 +184,11 @@ chart: $(VENV)/dev.stamp ## write what follows from other files into the chart a
 	@$(RUN) deploy/helm/generate.py
 	@$(RUN) deploy/helm/boards.py
 
+site: $(VENV)/runtime.stamp $(VENV)-site/stamp ## build the site of docs/ into dist/site and check it (CONTRIBUTING.md)
+	@$(RUN) deploy/site/pages.py
+	@NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
+	@$(RUN) deploy/site/check.py
+
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .venv-* build dist wheels src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 
@@ -200,4 +206,10 @@ $(VENV)/runtime.stamp: requirements/runtime.txt pyproject.toml setup.py
 $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/runtime.stamp
 	@echo "installing the developers' tools into $(VENV) (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# The generator of the site in an environment of its own: no test needs its thirty packages.
+$(VENV)-site/stamp: requirements/site.txt
+	@$(PYTHON) -m venv $(VENV)-site
+	@$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/site.txt
 	@touch $@

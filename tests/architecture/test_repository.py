@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_lock_files_hold_names_versions_and_hashes_only() -> None:
-    for name in ("runtime.txt", "dev.txt"):
+    for name in ("runtime.txt", "dev.txt", "site.txt"):
         text = (ROOT / "requirements" / name).read_text()
         assert "://" not in text
         assert "--index-url" not in text
