@@ -43,6 +43,12 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         )
 
 
+def add_strict(parser: argparse.ArgumentParser) -> None:
+    """Add --strict."""
+    text = "exit with 2 if an object may make pods in a way that is not understood: a kind of others, no pod template"
+    parser.add_argument("--strict", action="store_true", help=text)
+
+
 def add_driver_name(parser: argparse.ArgumentParser, meaning: str = "DRA driver name") -> None:
     """Add --driver-name; a name that the API refuses ends the program as any wrong argument does."""
     parser.add_argument(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dracaena.api.errors import BadInputError
 from dracaena.cli.document import Document, DocumentError, Place, read_documents
+from dracaena.validation import is_understood, reference_to
 
 STDIN = "-"
 SUFFIXES = (".json", ".yaml", ".yml")
@@ -70,6 +71,16 @@ class Manifests:
     objects: tuple[Manifest, ...]
     left_out: tuple[str, ...]
     """What was found in folders but is not a manifest, one line each with the reason."""
+
+
+def not_understood(manifests: Iterable[Manifest]) -> tuple[str, ...]:
+    """Name the objects that may make pods in a way that is not known here, one line each."""
+    return tuple(
+        f"not understood: {reference_to(one.object)} ({one.source}): no pod template in it, so what pods it makes is"
+        " not known"
+        for one in manifests
+        if not is_understood(one.object)
+    )
 
 
 def load_manifests(paths: Sequence[str]) -> Manifests:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from dracaena.cli.commands import Commands, add_driver_name
+from dracaena.cli.commands import Commands, add_driver_name, add_strict
 
 if TYPE_CHECKING:
     from dracaena.api.objects import Node
@@ -23,12 +23,14 @@ _DESCRIPTION: Final = """\
 Read Kubernetes objects from files and say what the controller would do, pod by pod, without a cluster.
 
 It reads Nodes, ResourceSlices, DeviceTaintRules, DeviceClasses, ResourceClaims, ResourceClaimTemplates, Pods, the
-workloads that create pods (Deployments, StatefulSets, DaemonSets, Jobs, CronJobs, JobSets, LeaderWorkerSets), and
-Namespaces for their quotas. Allocated claims hold their devices. Pods are decided by priority (spec.priority: a
-PriorityClass is not looked up), then by age, then in the order of the files; a pod that was never created comes after
-those that were. Claims that no pod uses come last, each as if a pod without other needs used it.
+workloads that create pods (Deployments, StatefulSets, DaemonSets, Jobs, CronJobs, JobSets, LeaderWorkerSets, and any
+other object that has pod templates), and Namespaces for their quotas. Allocated claims hold their devices. Pods are
+decided by priority (spec.priority: a PriorityClass is not looked up), then by age, then in the order of the files; a
+pod that was never created comes after those that were. Claims that no pod uses come last, each as if a pod without
+other needs used it.
 
-Exit code: 0 even if something gets no devices, 2 if something cannot be read. Remarks go to standard error.
+Exit code: 0 even if something gets no devices, 2 if something cannot be read or, with --strict, is not understood.
+Remarks go to standard error.
 """
 _EXAMPLES: Final = """\
 examples:
@@ -78,6 +80,7 @@ def register(commands: Commands) -> None:
         help="say how many copies of each pod, workload and claim template fit into the cluster as it is now",
     )
     add_driver_name(parser)
+    add_strict(parser)
     parser.set_defaults(run=_run)
 
 
@@ -85,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.cluster_objects import read_cluster_objects
     from dracaena.cli.columns import print_lines, shown
     from dracaena.cli.cut_parts import CutParts
-    from dracaena.cli.manifests import load_manifests
+    from dracaena.cli.manifests import load_manifests, not_understood
     from dracaena.cli.what_fits import fit_document, fit_table, fits, pod_templates
     from dracaena.cli.workloads import is_workload, workload_pods
     from dracaena.controller.queue.time_budgets import Deadline
@@ -114,7 +117,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     simulation = start(objects.templates)
     refused = _refused(manifests.objects, arguments.driver_name)
-    notes = (*manifests.left_out, *objects.left_out, *refused, *made.remarks)
+    unclear = not_understood(manifests.objects) if arguments.strict else ()
+    notes = (*manifests.left_out, *unclear, *objects.left_out, *refused, *made.remarks)
     for line in (*notes, *_remarks(objects, assumed, simulation)):
         print(f"dracaena: {shown(line)}", file=sys.stderr)
     documents: list[dict[str, Any]]
@@ -129,7 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps(documents, indent=2))
     else:
         print_lines(lines)
-    return 0
+    return 2 if unclear else 0
 
 
 def _nodes_without_object(objects: ClusterObjects) -> Iterator[Node]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dracaena.cli.commands import Commands, add_driver_name
+from dracaena.cli.commands import Commands, add_driver_name, add_strict
 
 if TYPE_CHECKING:
     from dracaena.cli.document import Place
@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 EXIT_FINDINGS = 1
 """At least one error was found. Unreadable input ends with 2, as for every command."""
 
+EXIT_UNREADABLE = 2
+"""Also with --strict, of what is read and not understood."""
+
 _DESCRIPTION = """\
 Check DeviceClasses, ResourceClaims, ResourceClaimTemplates, ResourceSlices, DeviceTaintRules and the claims of pods
-(also in Deployments, Jobs and the like) without a cluster: fields and limits of resource.k8s.io/v1, CEL selectors,
+(also in every object that has pod templates) without a cluster: fields and limits of resource.k8s.io/v1, CEL selectors,
 Dracaena's own configuration, quotas of Namespaces, and names that objects of the input use for each other. Objects of
 other kinds are skipped.
 
 An error is something that the API server would reject, or that could never be fulfilled. A warning is something that it
-accepts although it surely does not do what was intended. Exit code: 0 no errors, 1 errors, 2 unreadable input.
+accepts although it surely does not do what was intended. Exit code: 0 no errors, 1 errors, 2 unreadable input
+or, with --strict, objects of which it is not known what pods they make.
 """
 _EPILOG = """\
 example:
@@ -76,6 +80,7 @@ def register(commands: Commands) -> None:
     form = "output format (default: %(default)s)"
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=form)
     add_driver_name(parser, "DRA driver whose configuration and taint are known")
+    add_strict(parser)
     parser.set_defaults(run=_run, refuse=parser.error)
 
 
@@ -111,15 +116,16 @@ class _Summary:
 
 def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.columns import print_lines, shown
-    from dracaena.cli.manifests import load_manifests
+    from dracaena.cli.manifests import load_manifests, not_understood
     from dracaena.validation import Severity, is_checked, validate_all
 
     files = [*arguments.files, *arguments.more]
     if not files:
         arguments.refuse("name at least one FILE to check, or - for standard input")
     manifests = load_manifests(files)
-    for line in manifests.left_out:
-        print(f"dracaena: left out: {shown(line)}", file=sys.stderr)
+    unclear = not_understood(manifests.objects) if arguments.strict else ()
+    for line in (*(f"left out: {line}" for line in manifests.left_out), *unclear):
+        print(f"dracaena: {shown(line)}", file=sys.stderr)
     verdicts = validate_all([manifest.object for manifest in manifests.objects], arguments.driver_name)
     found = [
         each
@@ -139,6 +145,8 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps(_document(found, summary), indent=2))
     else:
         print_lines((*_lines(found), str(summary)))
+    if unclear:
+        return EXIT_UNREADABLE
     return EXIT_FINDINGS if errors else 0
 
 

@@ -29,7 +29,7 @@ from dracaena.controller.allocation.state.families import (
     MOST_PODS,
 )
 from dracaena.validation.findings import Path, render_path
-from dracaena.validation.pod_templates import value_at
+from dracaena.validation.pod_templates import holds_pods, pod_template_paths, value_at
 
 _DAEMON_TOLERATIONS: Final = tuple(
     Toleration(key=f"node.kubernetes.io/{name}", operator="Exists", effect=effect)
@@ -132,8 +132,13 @@ class Named(KubeObject, frozen=True):
 
 
 def is_workload(manifest: Manifest) -> bool:
-    """Whether an object makes pods that workload_pods() knows."""
-    return _group_and_kind(manifest) in _MAKERS
+    """Whether an object makes pods that workload_pods() knows. One of a kind that is known only by its pod templates
+    does so until a server has it: what its controller has made is in the input then."""
+    group, kind = _group_and_kind(manifest)
+    if holds_pods(group, kind):
+        return (group, kind) in _MAKERS
+    has_uid = bool(value_at(manifest.object, ("metadata", "uid")))
+    return not has_uid and bool(pod_template_paths(group, kind, manifest.object))
 
 
 def workload_pods(manifests: Iterable[Manifest], nodes: Sequence[Node], pods: Sequence[Pod]) -> WorkloadPods:
@@ -153,10 +158,14 @@ def workload_pods(manifests: Iterable[Manifest], nodes: Sequence[Node], pods: Se
         if owner is not None and owner.kind != "CronJob":
             continue
         present = [pod for pod in pods if each.meta.uid and _is_of(pod, each, by_uid)]
-        found = tuple(islice(_MAKERS[_group_and_kind(each.manifest)](each, nodes, present), MOST_PODS + 1))
+        found = tuple(
+            islice(_MAKERS.get(_group_and_kind(each.manifest), _templates)(each, nodes, present), MOST_PODS + 1)
+        )
         if len(made) + len(found) > MOST_PODS:
             raise each.error(("spec",), f"makes more than {MOST_PODS:,} pods, the most that a cluster can have")
         made += found
+        if _group_and_kind(each.manifest) not in _MAKERS:
+            remarks.append(f"{each}: simulated as {len(found)} pods, `replicas` of each pod template in it")
         if each.value("spec", "suspend") is True:
             remarks.append(f"{each} is suspended: simulated as if it were not")
     return WorkloadPods(tuple(made), tuple(remarks))
@@ -225,6 +234,17 @@ def _replicas(workload: Workload, _: Sequence[Node], present: Sequence[Pod]) -> 
     names = (name for number in count() if (name := f"{workload.meta.name}-{number}") not in taken)
     for name in islice(names, max(0, missing)):
         yield workload.pod(template, name, owner)
+
+
+def _templates(workload: Workload, _: Sequence[Node], __: Sequence[Pod]) -> Iterator[Pod]:
+    """Yield the pods of a kind that is not known: of each template in it as many as `replicas` next to it says."""
+    group, kind = _group_and_kind(workload.manifest)
+    paths = pod_template_paths(group, kind, workload.manifest.object)
+    for number, path in enumerate(paths):
+        template, replicas = workload.template(*path), workload.number(*path[:-1], "replicas", default=1)
+        prefix = f"{workload.meta.name}-{number}" if len(paths) > 1 else workload.meta.name
+        for each in range(replicas):
+            yield workload.pod(template, f"{prefix}-{each}", workload.owner(kind))
 
 
 def _stateful_set(workload: Workload, _: Sequence[Node], present: Sequence[Pod]) -> Iterator[Pod]:

@@ -21,7 +21,7 @@ from dracaena.validation.findings import (
     printable,
     render_path,
 )
-from dracaena.validation.objects import is_checked, reference_to, validate_all, validate_object
+from dracaena.validation.objects import is_checked, is_understood, reference_to, validate_all, validate_object
 
 __all__ = [
     "CelPosition",
@@ -30,6 +30,7 @@ __all__ = [
     "Path",
     "Severity",
     "is_checked",
+    "is_understood",
     "printable",
     "reference_to",
     "render_path",

@@ -12,7 +12,7 @@ from dracaena.validation.config_types import check_config_types
 from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
 from dracaena.validation.ignored import check_ignored
-from dracaena.validation.pod_templates import holds_pods, pod_template_paths, value_at
+from dracaena.validation.pod_templates import holds_pods, is_kubernetes_own, pod_template_paths, value_at
 from dracaena.validation.pods import check_pod
 from dracaena.validation.policies import check_policies
 from dracaena.validation.quotas import check_quota, is_namespace
@@ -70,9 +70,16 @@ def validate_all(
 
 
 def is_checked(document: Mapping[str, Any]) -> bool:
-    """Whether objects of this kind are checked at all."""
+    """Whether objects of this kind, or the pod templates in this object, are checked at all."""
     group, kind = _group_and_kind(document)
-    return _is_resource_kind(group, kind) or is_namespace(group, kind) or holds_pods(group, kind)
+    is_known = _is_resource_kind(group, kind) or is_namespace(group, kind) or holds_pods(group, kind)
+    return is_known or bool(pod_template_paths(group, kind, document))
+
+
+def is_understood(document: Mapping[str, Any]) -> bool:
+    """Whether it is known what pods an object makes. Of a kind that is not Kubernetes' own, only the pod templates in
+    it are known: one without any may make pods from other fields."""
+    return is_checked(document) or is_kubernetes_own(_group_and_kind(document)[0])
 
 
 def reference_to(document: Mapping[str, Any]) -> ObjectReference:

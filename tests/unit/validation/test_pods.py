@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dracaena.validation import Severity, is_checked, validate_all
+from dracaena.validation import Severity, is_checked, is_understood, validate_all
 from support.api_documents import ABSENT, claim, device_class, edited, errors, paths, pod, pod_spec, template, warnings
 
 CLAIM = "spec.resourceClaims[0]"
@@ -119,6 +119,17 @@ WORKLOADS = [
     ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "spec.leaderWorkerTemplate.leaderTemplate.spec"),
     ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "spec.leaderWorkerTemplate.workerTemplate.spec"),
 ]
+OF_OTHERS = [
+    ("ray.io/v1", "RayCluster", "spec.headGroupSpec.template.spec"),
+    ("ray.io/v1", "RayCluster", "spec.workerGroupSpecs[1].template.spec"),
+    ("ray.io/v1", "RayJob", "spec.rayClusterSpec.workerGroupSpecs[0].template.spec"),
+    ("kubeflow.org/v1", "PyTorchJob", "spec.pytorchReplicaSpecs.Worker.template.spec"),
+    ("kubeflow.org/v2beta1", "MPIJob", "spec.mpiReplicaSpecs.Launcher.template.spec"),
+    ("batch.volcano.sh/v1alpha1", "Job", "spec.tasks[0].template.spec"),
+    ("serving.knative.dev/v1", "Service", "spec.template.spec"),
+    ("example.com/v1", "Anything", "spec.some.podTemplate.spec"),
+]
+"""Kinds that are known by the pod templates in them alone."""
 
 
 def workload(api_version: str, kind: str, path: str) -> dict[str, Any]:
@@ -128,7 +139,7 @@ def workload(api_version: str, kind: str, path: str) -> dict[str, Any]:
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, **value}
 
 
-@pytest.mark.parametrize(("api_version", "kind", "path"), WORKLOADS)
+@pytest.mark.parametrize(("api_version", "kind", "path"), [*WORKLOADS, *OF_OTHERS])
 def test_the_pods_of_workloads_are_checked(api_version: str, kind: str, path: str) -> None:
     document = workload(api_version, kind, path)
     assert is_checked(document)
@@ -145,6 +156,26 @@ def test_a_workload_without_pods_has_no_finding_about_them(broken: Any) -> None:
         document = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, "spec": broken}
         assert is_checked(document)
         assert errors(document) == []
+
+
+@pytest.mark.parametrize(
+    ("api_version", "spec", "understood"),
+    [
+        ("apps.nvidia.com/v1alpha1", {"resources": {"limits": {"nvidia.com/gpu": 1}}}, False),
+        ("example.com/v1", {"template": {"spec": {"containers": []}}}, False),
+        ("kyverno.io/v1", {"rules": [{"pattern": {"spec": {"containers": [{"name": "a"}]}}}]}, False),
+        ("example.com/v1", {"template": {"spec": {"containers": [{"name": "a"}]}}}, True),
+        ("v1", {}, True),
+        ("networking.k8s.io/v1", {}, True),
+        ("scheduling.x-k8s.io/v1", {}, False),
+    ],
+)
+def test_a_kind_of_others_without_a_pod_template_is_not_understood(
+    api_version: str, spec: dict[str, Any], understood: bool
+) -> None:
+    document = {"apiVersion": api_version, "kind": "Thing", "metadata": {"name": "w"}, "spec": spec}
+    assert is_understood(document) is understood
+    assert is_checked(document) is ("template" in spec and understood)
 
 
 def errors_among(*documents: dict[str, Any]) -> list[str]:
