@@ -305,7 +305,7 @@ class PageEndpoint:
     def _search(self, key: _Key, newest: Numbered) -> HttpAnswer:
         snapshot = newest.snapshot
         waits = {pod.namespace for pod in snapshot.waiting or ()}
-        seen = self._seen(key, sorted({*self._namespaces(snapshot), *waits}))
+        seen = self._seen(key, sorted({*self._namespaces(snapshot), *team_names(snapshot), *waits}))
         turns = search_in_turns(snapshot, seen.sight, key.value("q"), {"unasked": seen.unasked})
         body = worked_out(turns, self._clock, self._stopping)
         return text_answer(503, "the controller is ending") if body is None else HttpAnswer(200, body, JSON)

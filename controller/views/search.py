@@ -10,6 +10,7 @@ import msgspec
 from dracaena.api import attributes as table
 from dracaena.controller.views.names import Sight, shown_text
 from dracaena.controller.views.snapshot import ClusterSnapshot
+from dracaena.controller.views.teams import team_names
 from dracaena.controller.views.usage import STEPS_A_TURN
 
 MOST_HITS: Final = 12
@@ -40,7 +41,7 @@ def search_in_turns(
 
 def _hits(snapshot: ClusterSnapshot, sight: Sight, wanted: str) -> Iterator[dict[str, str] | None]:
     """Yield a hit, or None where something was looked at and is none."""
-    for namespace in sorted({namespace for line in snapshot.lines for namespace in line.holds}):
+    for namespace in team_names(snapshot):
         found = wanted in namespace.casefold() and sight(namespace)
         yield _hit("team", namespace, f"team/{namespace}", "a namespace") if found else None
     for pod in snapshot.waiting or ():

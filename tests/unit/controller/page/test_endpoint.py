@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from dracaena.api.errors import BadInputError, TemporaryError
-from dracaena.api.objects import Pod
+from dracaena.api.objects import Namespace, ObjectMeta, Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.adapters.reviews import Identity
 from dracaena.controller.page.access import NO_ANSWER
@@ -29,7 +29,7 @@ from dracaena.controller.views.snapshot import WaitingPod, Watched
 from dracaena.process.clock import SystemClock
 from dracaena.process.http_message import text_answer
 from dracaena.process.http_pages import Reply
-from support.allocation import allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
+from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 from support.http_probe import connect, get, is_closed
 from support.page import PageCluster, serving_page
 from support.reviews import ScriptedReviews
@@ -164,6 +164,14 @@ def test_who_may_list_the_pods_of_one_namespace_sees_its_names_and_counts_of_oth
     assert ask(endpoint, "/api/team?namespace=secret", "of-dev")[0] == 404
     assert json.loads(texts["/usage"][1])["hidden"] == {"pods": 1, "devices": 1}
     assert ask(endpoint, "/api/pod?namespace=secret&name=p", "of-dev")[0] == 404
+
+
+def test_a_reader_finds_their_team_that_only_has_a_quota(endpoint: PageEndpoint, cluster: PageCluster) -> None:
+    quota = {f"{DRIVER}/quota": '{"gpus": 4}'}
+    teams = [Namespace(ObjectMeta(name, annotations=quota)) for name in ("team", "team-of-theirs")]
+    cluster.watched = Watched((node("n"),), (pool_slice("n", FOUR),), (), (), namespaces=tuple(teams))
+    hits = json.loads(ask(endpoint, "/api/search?q=team", "of-dev")[1])["hits"]
+    assert [hit["open"] for hit in hits] == ["team/team"]
 
 
 def test_whose_pod_waits_behind_many_of_others_sees_it(endpoint: PageEndpoint, cluster: PageCluster) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dracaena.api.objects import Namespace, ObjectMeta
 from dracaena.controller.views.search import MOST_HITS, search_in_turns
 from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, WaitingPod, Watched
 from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
@@ -21,7 +22,9 @@ def cluster(nodes: int = 1) -> ClusterSnapshot:
     assert held.status.allocation is not None
     claims = [allocated(claim("trains"), msgspec.to_builtins(held.status.allocation), pod("runner"))]
     waits = (WaitingPod("default", "waiter", "quota", "", 1.0),)
-    watched = Watched([*map(node, names)], [pool_slice(name, FOUR) for name in names], claims, waits)
+    idle = Namespace(ObjectMeta("idle-team", annotations={f"{DRIVER}/quota": '{"gpus": 4}'}))
+    slices = [pool_slice(name, FOUR) for name in names]
+    watched = Watched([*map(node, names)], slices, claims, waits, namespaces=(idle,))
     *_, snapshot = SnapshotMaker(DRIVER).turns(watched)
     assert snapshot is not None
     return snapshot
@@ -40,6 +43,7 @@ def found(text: str, snapshot: ClusterSnapshot | None = None, *, sees: bool = Tr
         ("runn", "pod/default/runner"),
         ("train", "pod/default/runner"),
         ("defau", "team/default"),
+        ("idle", "team/idle-team"),
         ("ker-0", "node/worker-000"),
         (FOUR.gpus[2].uuid[:12].lower(), "node/worker-000"),
     ],
@@ -54,8 +58,8 @@ def test_nothing_is_found_by_too_little_or_by_what_is_not_there(text: str) -> No
 
 
 def test_who_may_see_no_names_finds_nodes_and_gpus_alone() -> None:
-    hidden = [found(text, sees=False)["hits"] for text in ("wait", "runn", "train", "defau")]
-    assert hidden == [[], [], [], []]
+    hidden = [found(text, sees=False)["hits"] for text in ("wait", "runn", "train", "defau", "idle")]
+    assert hidden == [[], [], [], [], []]
     assert [hit["kind"] for hit in found("worker", sees=False)["hits"]] == ["node"]
     assert found(FOUR.gpus[0].uuid, sees=False)["hits"][0]["kind"] == "GPU"
 
