@@ -176,6 +176,21 @@ def test_names_made_of_markup_are_shown_as_they_are_in_every_view(tab: Browser, 
         check_is_well_behaved(tab, url)
 
 
+def test_a_quota_of_nothing_is_shown_as_a_limit(tab: Browser) -> None:
+    four = machine("four", blocks(4, inside="NV12", outside="SYS"))
+    limits = {"idle": '{"gpus": 0}', "unlimited": '{"migSlices": 7}'}
+    teams = [Namespace(ObjectMeta(name, annotations={f"{DRIVER}/quota": text})) for name, text in limits.items()]
+    cluster = PageCluster()
+    cluster.watched = Watched((node("n"),), (pool_slice("n", four),), (), (), namespaces=tuple(teams))
+    with serving_page(cluster, ScriptedReviews(), is_open=True) as endpoint:
+        open_live(tab, f"http://127.0.0.1:{endpoint.port}/")
+        go(tab, "#/teams")
+        tab.wait_for("document.querySelectorAll('.teams tbody tr').length === 2")
+        rows = "[...document.querySelectorAll('.teams tbody tr')].map((row) => row.textContent)"
+        assert ["no limit" in row for row in tab.value(rows)] == [False, True]
+        assert tab.value("document.querySelector('.teams .meter').ariaLabel") == "0 of the quota of 0"
+
+
 def test_the_keyboard_alone_finds_a_node_opens_it_and_returns(tab: Browser) -> None:
     cluster = PageCluster()
     cluster.watched = many_nodes(40, 8)

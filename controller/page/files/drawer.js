@@ -115,7 +115,7 @@ function decision(made) {
     same.length ? h("details", { "data-key": "score" }, h("summary", {}, `${count(same.length, "part")} of the score ${same.length === 1 ? "is" : "are"} equal`), table(same)) : null];
 }
 
-const LIMITS = { gpus: "GPUs", migSlices: "MIG slices", shareMemoryGiB: "GiB of shared memory", shareCores: "% of shared cores" };
+const LIMITS = { gpus: "GPUs", migSlices: "MIG slices", shareMemoryGiB: "GiB of shared memory" };
 
 export function teamBody(team, state) {
   const keys = Object.keys(LIMITS).filter((key) => team.limits[key] !== undefined || team.holds[key]);

@@ -46,19 +46,22 @@ function card(group, state) {
       rest > 0 ? h("p", { class: "quiet" }, `${count(rest, "more pod")} of this workload ${rest === 1 ? "waits" : "wait"} for the same reason.`) : null) : h("p", {}, "Pod ", podLink(state, group.namespace, group.name)));
 }
 
+// How much of a limit is held; undefined: there is none. All of a limit of 0 is held from the start.
+const shareOf = (held, limit) => (limit === undefined ? undefined : limit ? held / limit : held ? Infinity : 1);
+
 export function meter(held, limit) {
-  if (!limit) return h("span", { class: "quiet" }, "no limit");
-  const share = held / limit;
-  return h("span", { class: `meter${share > 1 ? " over" : share >= .9 ? " tight" : ""}`, role: "img", "aria-label": `${Math.round(100 * share)} % of the quota` }, h("i", { css: { width: `${Math.min(100, 100 * share)}%` } }));
+  const share = shareOf(held, limit);
+  if (share === undefined) return h("span", { class: "quiet" }, "no limit");
+  return h("span", { class: `meter${share > 1 ? " over" : share >= .9 ? " tight" : ""}`, role: "img", "aria-label": `${number(held)} of the quota of ${number(limit)}` }, h("i", { css: { width: `${Math.min(100, 100 * share)}%` } }));
 }
 
 const COLUMNS = [["Team", "name"], ["GPUs", "gpus"], ["Quota", "share"], ["MIG slices", "mig"], ["Shared memory", "memory"], ["Nodes", "nodes"], ["Waiting", "waiting"]];
-const VALUES = { name: (team) => team.namespace, gpus: (team) => team.holds.gpus, share: (team) => (team.limits.gpus ? team.holds.gpus / team.limits.gpus : -1), mig: (team) => team.holds.migSlices, memory: (team) => team.holds.shareMemoryGiB, nodes: (team) => team.nodes, waiting: (team) => team.waiting };
+const VALUES = { name: (team) => team.namespace, gpus: (team) => team.holds.gpus, share: (team) => shareOf(team.holds.gpus, team.limits.gpus) ?? -1, mig: (team) => team.holds.migSlices, memory: (team) => team.holds.shareMemoryGiB, nodes: (team) => team.nodes, waiting: (team) => team.waiting };
 
 export function teamsView(answer, state) {
   const sort = VALUES[state.sort] && state.sort !== "name" ? state.sort : state.sort === "free" || state.sort === "trouble" ? "gpus" : state.sort;
   const value = VALUES[sort];
-  const teams = [...answer.teams].sort((a, b) => (sort === "name" ? a.namespace.localeCompare(b.namespace) : value(b) - value(a) || a.namespace.localeCompare(b.namespace)));
+  const teams = [...answer.teams].sort((a, b) => (sort === "name" ? a.namespace.localeCompare(b.namespace) : (value(a) === value(b) ? 0 : value(b) - value(a)) || a.namespace.localeCompare(b.namespace)));
   const of = (held, limit, unit = "") => (limit === undefined ? `${number(held)}${unit}` : `${number(held)} of ${number(limit)}${unit}`);
   const hidden = answer.hidden.namespaces ? `${count(answer.hidden.namespaces, "more namespace")} that you may not see ${answer.hidden.namespaces === 1 ? "holds" : "hold"} ${count(answer.hidden.gpus, "GPU")}.` : "";
   if (!teams.length) return [h("h2", {}, "Teams"), empty("No team holds GPUs", "A team is a namespace. It appears here once it holds GPUs or has a quota.")];
@@ -77,7 +80,7 @@ export function sideView(waiting, teams, state) {
     h("ul", {}, groups.slice(0, 12).map((group) => h("li", {}, h("b", {}, `${number(group.pods)} × ${group.name}`), h("span", { class: "quiet" }, ` ${group.namespace}, ${age(group.oldestSeconds)}`), h("br"), group.why)))),
   h("section", {}, h("h2", {}, h("a", { href: fresh({ view: "teams" }) }, "Teams")),
     h("table", {}, h("tbody", {}, [...teams.teams].sort((a, b) => b.holds.gpus - a.holds.gpus).slice(0, 14).map((team) => h("tr", {}, h("th", { scope: "row" }, teamLink(state, team.namespace)),
-      h("td", { class: "n" }, team.limits.gpus ? `${number(team.holds.gpus)} of ${number(team.limits.gpus)}` : number(team.holds.gpus)), h("td", { css: { width: "150px" } }, meter(team.holds.gpus, team.limits.gpus)))))))];
+      h("td", { class: "n" }, team.limits.gpus === undefined ? number(team.holds.gpus) : `${number(team.holds.gpus)} of ${number(team.limits.gpus)}`), h("td", { css: { width: "150px" } }, meter(team.holds.gpus, team.limits.gpus)))))))];
 }
 
 export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h3", {}, title), h("p", {}, text), more);
