@@ -18,7 +18,7 @@ TEST_FOLDER = $(shell awk '$$2 == "/dev/shm" && $$3 == "tmpfs" && $$4 !~ /noexec
 IN_TEST_FOLDER = $(if $(TMPDIR),,$(addprefix TMPDIR=,$(firstword $(TEST_FOLDER))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-search test-long test-held-up unit unit-controller unit-plugin unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas budget lock wheels image release-image chart krew site clean
+.PHONY: help demo test test-search test-long test-held-up unit unit-controller unit-plugin unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas budget lock wheels image release-image chart krew site release clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -183,6 +183,9 @@ MACHINE := $(shell uname -m)
 chart: $(VENV)/dev.stamp ## write what follows from other files into the chart and the pages: table of values, schema of settings, tables of metrics, dashboards
 	@$(RUN) deploy/helm/generate.py
 	@$(RUN) deploy/helm/boards.py
+
+release: wheels ## gather what a release publishes in dist/release: wheels, chart, krew archives if built, notes, SBOM, checksums
+	@$(RUN) deploy/release/gather.py
 
 site: $(VENV)/runtime.stamp $(VENV)-site/stamp ## build the site of docs/ into dist/site and check it (CONTRIBUTING.md)
 	@$(RUN) deploy/site/pages.py

@@ -1,0 +1,78 @@
+"""What `make release` gathers: whole, checked by the usual programs, and the same bytes each time."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("release_gather", ROOT / "deploy" / "release" / "gather.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RELEASE = script()
+VERSION = yaml.safe_load((RELEASE.CHART / "Chart.yaml").read_text(encoding="utf-8"))["version"]
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Path:
+    (tmp_path / "wheels").mkdir()
+    for name in (f"dracaena-{VERSION}-py3-none-any.whl", "google_re2-1.1-cp313-cp313-linux_x86_64.whl"):
+        with zipfile.ZipFile(tmp_path / "wheels" / name, "w") as archive:
+            archive.writestr(zipfile.ZipInfo("x"), name)
+    RELEASE.gather(tmp_path / "release", tmp_path / "wheels", tmp_path / "krew")
+    return tmp_path / "release"
+
+
+def test_two_runs_make_the_same_checksums_and_sha256sum_agrees_with_them(released: Path) -> None:
+    first = (released / "SHA256SUMS").read_text()
+    RELEASE.gather(released, released.parent / "wheels", released.parent / "krew")
+    assert (released / "SHA256SUMS").read_text() == first
+    command = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
+    assert subprocess.run(command, cwd=released, check=False).returncode == 0
+    listed = {line.split("  ")[1] for line in first.splitlines()}
+    assert listed == {p.relative_to(released).as_posix() for p in released.rglob("*") if p.is_file()} - {"SHA256SUMS"}
+    (released / "RELEASE-NOTES.md").write_text("changed")
+    assert subprocess.run(command, cwd=released, check=False, capture_output=True).returncode != 0
+
+
+def test_the_chart_package_holds_the_files_of_the_chart(released: Path) -> None:
+    with tarfile.open(released / f"dracaena-{VERSION}.tgz") as archive:
+        held = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
+    chart = {p.relative_to(RELEASE.CHART).as_posix(): p for p in RELEASE.CHART.rglob("*") if p.is_file()}
+    assert held == {f"dracaena/{name}": path.read_bytes() for name, path in chart.items()}
+
+
+def test_the_sbom_names_each_wheel_as_the_package_index_does(released: Path) -> None:
+    bill = json.loads((released / f"dracaena-{VERSION}.cdx.json").read_text())
+    assert [part["purl"] for part in bill["components"]] == [f"pkg:pypi/dracaena@{VERSION}", "pkg:pypi/google-re2@1.1"]
+
+
+def test_archives_for_krew_are_taken_along_if_they_are_there(released: Path) -> None:
+    (released.parent / "krew").mkdir()
+    (released.parent / "krew" / "dracaena.yaml").write_text("x")
+    RELEASE.gather(released, released.parent / "wheels", released.parent / "krew")
+    assert "  krew/dracaena.yaml\n" in (released / "SHA256SUMS").read_text()
+
+
+def test_notes_are_those_of_one_version() -> None:
+    changelog = "# Changelog\n\n## 0.2.0\n\nnew\n\n## 0.1.0 (unreleased)\n\n### x\n\nold\n"
+    assert RELEASE.notes(changelog, "0.2.0") == "## 0.2.0\n\nnew\n"
+    assert RELEASE.notes(changelog, "0.1.0") == "## 0.1.0 (unreleased)\n\n### x\n\nold\n"
+    with pytest.raises(ValueError, match=r"no heading '## 0\.3\.0'"):
+        RELEASE.notes(changelog, "0.3.0")
