@@ -6,9 +6,10 @@ import argparse
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.api.reasons import nearest
 from dracaena.process.settings import DRIVER_NAME
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no public name
@@ -33,6 +34,18 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Name the nearest of the choices, too, if a word is none of them."""
+        if wrong := _INVALID_CHOICE.search(message):
+            near = nearest(wrong[1], re.findall(r"[\w-]+", wrong[2]), _NEARNESS)
+            message += f": did you mean {near}?" if near else ""
+        super().error(message)
+
+
+_INVALID_CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+_NEARNESS: Final = 0.6
+"""As of `nearest`, for words as short as sub-commands: two swapped letters in five do."""
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dracaena.api.reasons import nearest
 from dracaena.validation.findings import (
     Breach,
     CelPosition,
@@ -108,7 +109,9 @@ class Field:
             return None
         for name in entries:
             if name not in known:
-                self.below(name, entries[name]).error("unknown field", f"one of {listed(known)}")
+                near = nearest(name, known)
+                meant = f": did you mean {near}?" if near else ""
+                self.below(name, entries[name]).error("unknown field", f"one of {listed(known)}{meant}")
         return Fields(self, entries)
 
     def some_fields(self) -> Fields | None:

@@ -287,3 +287,13 @@ def test_reasons_fit_the_terminal_they_are_read_on(
     words = [line for line in lines if len(line.split()) > 1]
     assert words
     assert max(map(len, words)) <= widest
+
+
+@pytest.mark.parametrize(("word", "meant"), [("statsu", ": did you mean status?"), ("exlpain", "explain?"), ("x", ")")])
+def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(
+    word: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([word])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(meant)

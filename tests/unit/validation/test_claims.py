@@ -348,3 +348,10 @@ def test_or_value_of_what_is_no_optional_is_a_warning_with_its_place(path: str, 
     assert "'orValue' needs an optional value" in found[0].message
     assert found[0].cel is not None
     assert (found[0].cel.line, found[0].cel.column) == (1, 36)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("deviceClasName", ": did you mean deviceClassName?"), ("gpus", "")])
+def test_an_unknown_field_is_reported_with_the_one_that_was_meant(name: str, meant: str) -> None:
+    (error,) = errors(edited(claim(), f"spec.devices.requests[0].exactly.{name}", "x"))
+    assert "unknown field" in error
+    assert error.endswith(meant or "adminAccess")
