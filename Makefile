@@ -188,9 +188,9 @@ release: wheels ## gather what a release publishes in dist/release: wheels, char
 	@$(RUN) deploy/release/gather.py
 
 site: $(VENV)/runtime.stamp $(VENV)-site/stamp ## build the site of docs/ into dist/site and check it (CONTRIBUTING.md)
-	@$(RUN) deploy/site/pages.py
-	@NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
-	@$(RUN) deploy/site/check.py
+	@$(RUN) website/pages.py
+	@NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/mkdocs build --quiet --strict --config-file website/mkdocs.yml
+	@$(RUN) website/check.py
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .venv-* build dist wheels src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

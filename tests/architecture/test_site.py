@@ -13,7 +13,7 @@ START = "site_name: x\nnav:\n  - Start:\n      - README.md\n      - Runbook: run
 
 
 def script(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"site_{name}", ROOT / "deploy" / "site" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"site_{name}", ROOT / "website" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin
 
-SITE = Path(__file__).resolve().parents[2] / "dist" / "site"
+SITE = Path(__file__).resolve().parents[1] / "dist" / "site"
 NOT_LOADED = frozenset({"canonical", "alternate", "next", "prev"})
 """Relations of a `link` element that only name another page."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "dist" / "pages"
 CONFIG = Path(__file__).with_name("mkdocs.yml")
 PAGES = ("docs/**/*.md", "deploy/**/*.md", "CHANGELOG.md", "CONTRIBUTING.md")
