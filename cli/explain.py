@@ -1,4 +1,4 @@
-"""`dracaena explain`: what a pod or a claim got and why, or why it waits. Reads only."""
+"""`dracaena explain`: what a pod, a workload's pods or a claim got and why, or why they wait. Reads only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from dracaena.api.errors import BadInputError
 from dracaena.cli.columns import print_lines
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect, namespace_of
+from dracaena.cli.explain_target import CLAIM, POD, Target, read_target
 from dracaena.cli.explained import (
     ClaimAnswer,
     LastEvent,
     PodAnswer,
+    WorkloadAnswer,
     claim_document,
     claim_lines,
     pod_document,
     pod_lines,
+    workload_document,
+    workload_lines,
 )
 from dracaena.cli.leader import why_no_leader
 
@@ -40,8 +44,13 @@ CLAIM_NOT_MADE: Final = "FailedResourceClaimCreation"
 MIG_DEVICE: Final = "mig-"
 """How names of MIG devices begin (api.mig)."""
 
+MOST_PODS: Final = 20
+"""Of a workload so many pods are explained: what keeps one of a thousand waiting mostly keeps the others too, and each
+costs some requests. Those without a node come first."""
+
 _DESCRIPTION: Final = """\
-Say which GPUs a pod or a claim got and why these, or why it waits. Nothing is written.
+Say which GPUs a pod or a claim got and why these, or why it waits. Of a workload, each of its pods is explained, those
+that wait first. Nothing is written.
 
 The choice is explained from the claim's allocation: the links of the set, the second-best choice, and the part of the
 score that decided between them (-o wide: all parts). Why a pod waits is read from its claims, its scheduling gates
@@ -52,6 +61,9 @@ _EXAMPLES: Final = """\
 examples:
   Why does my pod not start? Why did it get these GPUs?
       dracaena explain pod train -n research
+
+  The pods of a Deployment, Job, StatefulSet or any other kind that makes pods itself
+      dracaena explain deployment/serve
 
   The same for a claim, which several pods may share
       dracaena explain claim shared-gpus
@@ -68,12 +80,13 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "explain",
-        help="say what a pod or a claim got and why, or why it waits",
+        help="say what a pod, a workload or a claim got and why, or why it waits",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_argument("kind", choices=("pod", "claim"), help="what to explain")
-    parser.add_argument("name", metavar="NAME", help="its name")
+    parser.add_argument(
+        "target", metavar="KIND/NAME", nargs="+", help="pod, claim or workload, as pod/train or pod train"
+    )
     parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="its namespace (default: the context's)")
     parser.add_argument(
         "-o",
@@ -87,16 +100,24 @@ def register(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    target = read_target(arguments.target)
     reader = _ClusterReader(connect(arguments), arguments.driver_name, namespace_of(arguments))
     wide = arguments.output == "wide"
-    if arguments.kind == "pod":
-        pod = reader.pod_answer(arguments.name)
+    if target.kind == POD:
+        pod = reader.pod_answer(target.name)
         if arguments.output == "json":
             print(json.dumps(pod_document(pod), indent=2))
         else:
             print_lines(pod_lines(pod, wide=wide))
         return 0
-    claim, pods = reader.claim_answer(arguments.name)
+    if target.kind != CLAIM:
+        workload = reader.workload_answer(target)
+        if arguments.output == "json":
+            print(json.dumps(workload_document(workload), indent=2))
+        else:
+            print_lines(workload_lines(workload, wide=wide))
+        return 0
+    claim, pods = reader.claim_answer(target.name)
     if arguments.output == "json":
         print(json.dumps(claim_document(claim) | {"pods": [pod_document(pod) for pod in pods]}, indent=2))
     else:
@@ -125,6 +146,20 @@ class _ClusterReader:
         except NotFoundError:
             raise BadInputError(f"pod {self._namespace}/{name} does not exist") from None
         return self._explain_pod(pod)
+
+    def workload_answer(self, target: Target) -> WorkloadAnswer:
+        """Return what the pods of a workload got. Raises BadInputError if there are none, KubeError as pod_answer."""
+        from dracaena.api.objects import Pod
+
+        pods = self._client.list(Pod, namespace=self._namespace).items
+        owned = target.owned(pods)
+        if not owned:
+            raise BadInputError(target.why_none(self._namespace, pods))
+        answers = [self._explain_pod(pod) for pod in owned[:MOST_PODS]]
+        name = f"{self._namespace}/{target.name}"
+        return WorkloadAnswer(
+            target.kind, name, len(owned), tuple(sorted(answers, key=lambda one: one.state != "waiting"))
+        )
 
     def claim_answer(self, name: str) -> tuple[ClaimAnswer, tuple[PodAnswer, ...]]:
         """Return the claim, and the pods that name it. Raises as pod_answer does."""

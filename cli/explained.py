@@ -56,6 +56,39 @@ class PodAnswer:
     reasons: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class WorkloadAnswer:
+    """What is known about the pods of a workload."""
+
+    kind: str
+    name: str
+    count: int
+    """Number of its pods, of which `pods` may be fewer."""
+    pods: tuple[PodAnswer, ...]
+
+
+def workload_lines(workload: WorkloadAnswer, *, wide: bool = False) -> Iterator[str]:
+    """Yield how many of a workload's pods wait, and everything about each that was looked at."""
+    waiting = sum(pod.state == "waiting" for pod in workload.pods)
+    looked = len(workload.pods)
+    of_these = "" if looked == workload.count else f" of the {looked} that were looked at"
+    yield f"{workload.kind} {workload.name} has {workload.count} pod{'' if workload.count == 1 else 's'}"
+    yield f"  {waiting or 'none'}{of_these} {'waits' if waiting == 1 else 'wait'}"
+    for pod in workload.pods:
+        yield ""
+        yield from pod_lines(pod, wide=wide)
+
+
+def workload_document(workload: WorkloadAnswer) -> dict[str, Any]:
+    """Return the JSON form; docs/explain.md promises it."""
+    return {
+        "kind": workload.kind,
+        "name": workload.name,
+        "podCount": workload.count,
+        "pods": [pod_document(pod) for pod in workload.pods],
+    }
+
+
 def pod_lines(pod: PodAnswer, *, claims: bool = True, wide: bool = False) -> Iterator[str]:
     """Yield everything about one pod; `claims` adds its claims, `wide` all parts of their scores."""
     from dracaena.api.pod_states import POD_STATES

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, allocation_gate
-from dracaena.api.objects import Namespace, Node
+from dracaena.api.objects import Namespace, Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dracaena.cli.main import main
 from dracaena.demo.apiserver import ApiServer
@@ -96,6 +96,30 @@ def test_a_pod_with_gpus_is_told_which_and_why(run: Run) -> None:
         f"  a/{device_name(SEVEN, 6)}",
         "  decided together with claim default/x",
     ]
+
+
+@pytest.mark.usefixtures("decided")
+def test_the_pods_of_a_workload_are_explained_and_those_that_wait_come_first(run: Run, client: KubeClient) -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "many", "uid": "uid-many", "controller": True}
+    for name in ("train", "huge"):
+        client.merge_patch(Pod, name, {"metadata": {"ownerReferences": [owner]}}, namespace=NAMESPACE)
+    answer = run("explain", "job/many")
+    assert (answer.code, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert lines[:4] == ["job default/many has 2 pods", "  1 waits", "", "pod default/huge waits"]
+    assert "pod default/train has its GPUs and is not bound yet" in lines
+    found = document(run("explain", "jobs", "many", "-o", "json"))
+    assert (found["kind"], found["name"], found["podCount"]) == ("job", "default/many", 2)
+    assert [one["pod"] for one in found["pods"]] == ["default/huge", "default/train"]
+    refused = run("explain", "job/manyy")
+    assert refused.code == 2
+    assert "no pod in namespace default belongs to job manyy: did you mean many?" in refused.err
+
+
+@pytest.mark.usefixtures("decided")
+def test_a_pod_is_named_as_kubectl_names_it(run: Run) -> None:
+    plain = run("explain", "pod", "train").out
+    assert run("explain", "pod/train").out == run("explain", "po", "train").out == plain
 
 
 def test_what_was_said_in_vain_is_told_beside_what_the_pod_got(
