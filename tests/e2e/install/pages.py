@@ -82,6 +82,7 @@ NOT_RUN_HERE = {
     "dracaena driver resume": _ON_A_NODE,
     "dracaena driver status": _ON_A_NODE,
     "dracaena explain": _SPOKEN_OF,
+    "dracaena explain deployment/NAME": "tests/integration/test_cli_cluster.py types it, for a Job",
     "dracaena exporter": _SPOKEN_OF,
     "dracaena kubelet-plugin": _SPOKEN_OF,
     "dracaena node-labels": _SPOKEN_OF,
@@ -239,6 +240,7 @@ NOT_RUN_HERE = {
     "systemctl stop nvidia-persistenced": _DRIVER,
     "nvidia-smi -L": "in a container of a user's image, which brings that program",
     "nvidia-smi topo -m": "only what it prints is spoken of",
+    "python3 -m http.server -d dist/site": "serves until it is stopped; what it shows is built by `make site`",
 }
 """Commands of the pages, as commands() returns them, that test_commands.py does not run, each with its reason.
 
