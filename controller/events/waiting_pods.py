@@ -19,7 +19,7 @@ from dracaena.process.clock import Clock
 
 SHORTEST_GAP_S: Final = 10.0
 """Shortest time between two Events about one pod, and between working out its reason twice, however fast things change:
-Events are for people."""
+Events are for people. A pod of which nothing has been said yet gets the reason of its next decision at once."""
 
 REPEAT_S: Final = 300.0
 """An unchanged reason is sent again after this time, so that `kubectl describe` shows that it still holds."""
@@ -90,7 +90,7 @@ class WaitingPods:
                 known = self._by_key[pod.key] = _Waiting(pod, reason, why, send, send_from_s, now_s)
             elif _differ((known.reason, known.why), (reason, why)):
                 known.send_from_s = send_from_s
-            if known.reason != reason:
+            if known.reason != reason or known.told_text is None:
                 known.explained_s = None
             known.pod, known.reason, known.why, known.send, known.stale = pod, reason, why, send, True
             self._count(reason, 1)

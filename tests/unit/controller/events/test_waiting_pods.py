@@ -159,6 +159,16 @@ def test_a_pod_that_seems_to_fit_by_now_learns_nothing() -> None:
     assert bench.told() == ["full again"]
 
 
+def test_a_pod_of_which_nothing_was_said_gets_the_reason_of_its_next_decision_at_once() -> None:
+    """Its claims changed while the first reason was worked out (Cluster.explain)."""
+    bench = Bench()
+    bench.waiting.report(POD, "no-node", Why(None), send=True)
+    assert bench.told() == []
+    bench.waiting.report(POD, "no-node", Why(), send=True)
+    bench.waiting.report(POD, "no-node", "fuller", send=True)
+    assert bench.told() == ["full"]
+
+
 def test_a_reason_that_is_of_no_use_any_more_when_it_was_worked_out_is_not_reported() -> None:
     bench = Bench()
 
