@@ -31,7 +31,7 @@ _SHARES: Final[Mapping[str, str]] = {
 def instead_of_class(name: str, driver: str) -> str | None:
     """Say what to write instead of a DeviceClass of NVIDIA's DRA driver; None for any other name."""
     text = _CLASSES.get(name)
-    return text and f"it is of NVIDIA's DRA driver: {text.format(driver=driver)}"
+    return text and f"it belongs to NVIDIA's DRA driver: {text.format(driver=driver)}"
 
 
 def instead_of_share(name: str, driver: str) -> str | None:

@@ -60,7 +60,7 @@ def test_of_what_is_not_in_the_input_only_a_likely_mistake_is_reported() -> None
     ],
 )
 def test_a_class_of_nvidias_driver_is_reported_with_what_to_write_instead(name: str, instead: str) -> None:
-    why = f"it is of NVIDIA's DRA driver: {instead}"
+    why = f"it belongs to NVIDIA's DRA driver: {instead}"
     near = f"{name}x"  # a class that is there and nearly has the name is not what was meant
     assert no_class(name, [near], "gpu.example.com").startswith(f"DeviceClass {name} does not exist: {why}")
     said = class_not_in_input(name, [near], "gpu.example.com")
