@@ -51,13 +51,17 @@ def gather(output: Path, wheels: Path, krew: Path) -> None:
 
 
 def chart_package() -> bytes:
-    """Return the chart as `helm package` lays it out, with the same bytes for the same files."""
+    """Return the chart with the files that `helm package` takes, and the same bytes for the same files: helm writes
+    the time into its archives."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile("", "wb", fileobj=packed, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
+        ignored = (CHART / ".helmignore").read_text(encoding="utf-8").split()
         for path in sorted(path for path in CHART.rglob("*") if path.is_file()):
+            if any(path.match(pattern) for pattern in ignored):
+                continue
             entry = tarfile.TarInfo(f"dracaena/{path.relative_to(CHART).as_posix()}")
             entry.size, entry.mode = path.stat().st_size, 0o644
             archive.addfile(entry, io.BytesIO(path.read_bytes()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import tarfile
 import zipfile
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from support.chart import helm, needs_helm
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -51,11 +54,27 @@ def test_two_runs_make_the_same_checksums_and_sha256sum_agrees_with_them(release
     assert subprocess.run(command, cwd=released, check=False, capture_output=True).returncode != 0
 
 
-def test_the_chart_package_holds_the_files_of_the_chart(released: Path) -> None:
-    with tarfile.open(released / f"dracaena-{VERSION}.tgz") as archive:
-        held = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
-    chart = {p.relative_to(RELEASE.CHART).as_posix(): p for p in RELEASE.CHART.rglob("*") if p.is_file()}
-    assert held == {f"dracaena/{name}": path.read_bytes() for name, path in chart.items()}
+def held(package: Path) -> dict[str, bytes]:
+    with tarfile.open(package) as archive:
+        return {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
+
+
+@needs_helm
+def test_the_chart_package_holds_what_helm_would_pack(
+    tmp_path: Path, released: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chart = tmp_path / "dracaena"
+    shutil.copytree(RELEASE.CHART, chart)
+    (chart / "values.yaml.orig").write_text("left by an editor")
+    (chart / "files" / ".alerts.yaml.swp").write_text("left by an editor")
+    monkeypatch.setattr(RELEASE, "CHART", chart)
+    RELEASE.gather(released, tmp_path / "wheels", tmp_path / "krew")
+    done = helm("package", chart, "--destination", tmp_path / "by-helm", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    ours, theirs = (held(folder / f"dracaena-{VERSION}.tgz") for folder in (released, tmp_path / "by-helm"))
+    written_again = "dracaena/Chart.yaml"  # helm sorts its keys and leaves out comments
+    assert yaml.safe_load(ours.pop(written_again)) == yaml.safe_load(theirs.pop(written_again))
+    assert ours == theirs
 
 
 def test_the_sbom_names_each_wheel_as_the_package_index_does(released: Path) -> None:
