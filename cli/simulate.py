@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.cut_parts import CutParts
     from dracaena.cli.manifests import load_manifests, not_understood
     from dracaena.cli.what_fits import fit_document, fit_table, fits, pod_templates
-    from dracaena.cli.workloads import is_workload, workload_pods
+    from dracaena.cli.workloads import is_workload, why_not_simulated, workload_pods
     from dracaena.controller.queue.time_budgets import Deadline
     from dracaena.controller.simulation import Simulation
     from dracaena.process.clock import SystemClock
@@ -118,7 +118,8 @@ def _run(arguments: argparse.Namespace) -> int:
     simulation = start(objects.templates)
     refused = _refused(manifests.objects, arguments.driver_name)
     unclear = not_understood(manifests.objects) if arguments.strict else ()
-    notes = (*manifests.left_out, *unclear, *objects.left_out, *refused, *made.remarks)
+    odd = tuple(why for one in manifests.objects if (why := why_not_simulated(one)) is not None)
+    notes = (*manifests.left_out, *unclear, *objects.left_out, *odd, *refused, *made.remarks)
     for line in (*notes, *_remarks(objects, assumed, simulation)):
         print(f"dracaena: {shown(line)}", file=sys.stderr)
     documents: list[dict[str, Any]]
@@ -133,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps(documents, indent=2))
     else:
         print_lines(lines)
-    return 2 if unclear else 0
+    return 2 if arguments.strict and (unclear or odd) else 0
 
 
 def _nodes_without_object(objects: ClusterObjects) -> Iterator[Node]:

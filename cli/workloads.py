@@ -137,8 +137,24 @@ def is_workload(manifest: Manifest) -> bool:
     group, kind = _group_and_kind(manifest)
     if holds_pods(group, kind):
         return (group, kind) in _MAKERS
+    return _has_new_templates(manifest) and why_not_simulated(manifest) is None
+
+
+def why_not_simulated(manifest: Manifest) -> str | None:
+    """Say why an object of a kind that is not known makes no pods here although it has pod templates: its own API may
+    ask for less than Kubernetes does of a pod. None of any other object."""
+    if holds_pods(*_group_and_kind(manifest)) or not _has_new_templates(manifest):
+        return None
+    try:
+        list(_parts(Workload(manifest)))
+    except BadInputError as error:
+        return f"{manifest.object['kind']} is not simulated: {error}"
+    return None
+
+
+def _has_new_templates(manifest: Manifest) -> bool:
     has_uid = bool(value_at(manifest.object, ("metadata", "uid")))
-    return not has_uid and bool(pod_template_paths(group, kind, manifest.object))
+    return not has_uid and bool(pod_template_paths(*_group_and_kind(manifest), manifest.object))
 
 
 def workload_pods(manifests: Iterable[Manifest], nodes: Sequence[Node], pods: Sequence[Pod]) -> WorkloadPods:
@@ -177,10 +193,11 @@ def controller_uid(meta: ObjectMeta) -> str:
 
 
 def _distinct(workloads: Iterable[Workload]) -> list[Workload]:
-    """Return each workload once. Raises BadInputError for another one of the same kind and name."""
-    found: dict[tuple[str, str, str], Workload] = {}
+    """Return each workload once. Raises BadInputError for another one of the same group, kind and name."""
+    found: dict[tuple[str, str, str, str], Workload] = {}
     for each in workloads:
-        first = found.setdefault((each.kind, each.meta.namespace, each.meta.name), each)
+        key = (*_group_and_kind(each.manifest), each.meta.namespace, each.meta.name)
+        first = found.setdefault(key, each)
         if first.manifest.object != each.manifest.object:
             source = first.manifest.source
             raise BadInputError(f"{each.manifest.source}: another {each} is already in the input: {source}")
@@ -238,13 +255,17 @@ def _replicas(workload: Workload, _: Sequence[Node], present: Sequence[Pod]) -> 
 
 def _templates(workload: Workload, _: Sequence[Node], __: Sequence[Pod]) -> Iterator[Pod]:
     """Yield the pods of a kind that is not known: of each template in it as many as `replicas` next to it says."""
-    group, kind = _group_and_kind(workload.manifest)
-    paths = pod_template_paths(group, kind, workload.manifest.object)
-    for number, path in enumerate(paths):
-        template, replicas = workload.template(*path), workload.number(*path[:-1], "replicas", default=1)
-        prefix = f"{workload.meta.name}-{number}" if len(paths) > 1 else workload.meta.name
+    parts = list(_parts(workload))
+    for number, (template, replicas) in enumerate(parts):
+        prefix = f"{workload.meta.name}-{number}" if len(parts) > 1 else workload.meta.name
         for each in range(replicas):
-            yield workload.pod(template, f"{prefix}-{each}", workload.owner(kind))
+            yield workload.pod(template, f"{prefix}-{each}", workload.owner(workload.kind))
+
+
+def _parts(workload: Workload) -> Iterator[tuple[Pod, int]]:
+    """Yield each template with the number of its pods. Raises BadInputError, with its place."""
+    for path in pod_template_paths(*_group_and_kind(workload.manifest), workload.manifest.object):
+        yield workload.template(*path), workload.number(*path[:-1], "replicas", default=1)
 
 
 def _stateful_set(workload: Workload, _: Sequence[Node], present: Sequence[Pod]) -> Iterator[Pod]:

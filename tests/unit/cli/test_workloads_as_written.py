@@ -70,3 +70,41 @@ def test_what_a_server_has_of_an_unknown_kind_makes_no_pods_again(run: Run, tmp_
     document = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "w", "uid": "u"}, "spec": RAY}
     path = str(written(tmp_path / "w.yaml", document))
     assert json.loads(run("simulate", "-o", "json", "-f", path).out) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"template": {"spec": {"containers": [{"image": "a"}]}}}, "missing required field `name`"),
+        ({"replicas": "3", **TEMPLATE}, "'3', expected a whole number of 0 or more"),
+        ({"template": {"spec": {"containers": ["a"]}}}, "Expected `object`, got `str`"),
+    ],
+)
+def test_a_template_that_only_its_own_api_understands_leaves_the_rest_of_the_input_simulated(
+    spec: dict[str, Any], why: str, run: Run, tmp_path: Path
+) -> None:
+    """A container of a Knative Service, for one, needs no name."""
+    odd = written(
+        tmp_path / "odd.yaml",
+        {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "w"}, "spec": spec},
+    )
+    good = written(
+        tmp_path / "good.yaml",
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": some(2)},
+    )
+    for options, code in ((["--strict"], 2), ([], 0)):
+        answer = run("simulate", *options, "-o", "json", "-f", str(odd), "-f", str(good))
+        assert answer.code == code
+        assert len(json.loads(answer.out)) == 2
+        assert "dracaena: Service is not simulated: " in answer.err
+        assert why in answer.err
+
+
+def test_jobs_of_two_groups_may_have_one_name(run: Run, tmp_path: Path) -> None:
+    named = {"kind": "Job", "metadata": {"name": "w"}}
+    ours = written(tmp_path / "a.yaml", {"apiVersion": "batch/v1", **named, "spec": TEMPLATE})
+    theirs = written(
+        tmp_path / "b.yaml", {"apiVersion": "batch.volcano.sh/v1alpha1", **named, "spec": {"tasks": [some(2)]}}
+    )
+    answer = run("simulate", "-o", "json", "-f", str(ours), "-f", str(theirs))
+    assert (answer.code, len(json.loads(answer.out))) == (0, 3)
