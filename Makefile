@@ -98,7 +98,7 @@ device-test: $(VENV)/dev.stamp ## try a real GPU, down to CUDA in a container an
 page-test: $(VENV)/dev.stamp ## the controller's page in a real headless Chromium, which has to be here (PAGE_SCREENSHOTS=folder)
 	@PYTHONPATH=tests $(RUN) -m pytest -q -s -n 0 tests/page/in_chromium.py
 
-pictures: $(VENV)/dev.stamp ## take the pictures of page and dashboards anew into docs/pictures (needs a headless Chromium here; builds Prometheus with Go)
+pictures: $(VENV)/dev.stamp ## take the pictures of page and dashboards again into docs/pictures (needs a headless Chromium here; builds Prometheus with Go)
 	@PYTHONPATH=tests $(RUN) -m page.pictures docs/pictures
 
 bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ratios and floors (docs/dev/bench.md; BENCH="quality -o json")
@@ -141,16 +141,16 @@ types: $(VENV)/dev.stamp ## check the types (mypy, strict)
 imports: $(VENV)/dev.stamp ## check the direction of imports
 	@cd src && ../$(BIN)/lint-imports --config ../.importlinter --no-cache
 
-proto: $(VENV)/dev.stamp ## generate the gRPC code anew from proto/**/*.proto
+proto: $(VENV)/dev.stamp ## generate the gRPC code from proto/**/*.proto
 	@$(RUN) -m dracaena.proto.generate
 
-schemas: $(VENV)/dev.stamp ## write docs/schemas/*.json anew, the JSON Schemas for editors and readers of podlist.json
+schemas: $(VENV)/dev.stamp ## write docs/schemas/*.json, the JSON Schemas for editors and readers of podlist.json
 	@for name in manifest topologypolicy gpuconfig vfioconfig podlist; do $(BIN)/dracaena schema $$name > docs/schemas/$$name.json || exit $$?; done
 
 budget: $(VENV)/dev.stamp ## print the numbers that docs/dev/budget.md limits, and lower the limits of those that fell
 	@PYTHONPATH=tests $(RUN) -m support.budget
 
-lock: $(VENV)/dev.stamp ## resolve requirements/*.in anew (names, versions and hashes)
+lock: $(VENV)/dev.stamp ## resolve requirements/*.in again (names, versions and hashes)
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) pyproject.toml --extra demo requirements/runtime.in -o requirements/runtime.txt
 	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) requirements/runtime.txt requirements/dev.in -o requirements/dev.txt
