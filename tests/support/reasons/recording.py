@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -61,6 +62,7 @@ class Judged:
 JUDGED = Judged()
 """Of this process."""
 
+T = TypeVar("T")
 Explained = Generator[None, None, Unsatisfied | Refused | None]
 
 _right = Allocator.explain_in_turns
@@ -79,7 +81,7 @@ def explain_and_judge(
     """Takes the place of Allocator.explain_in_turns()."""
     if len(inventory.nodes) > MOST_NODES:
         return (yield from _right(self, inventory, pod, claims, barred=barred, pace=pace))
-    seen = [objects_of(inventory, pod)]
+    seen = [_with_room(objects_of, inventory, pod)]
     turns = _right(self, inventory, pod, claims, barred=barred, pace=pace)
     while True:
         try:
@@ -88,10 +90,10 @@ def explain_and_judge(
             found = end.value
             break
         yield
-        seen.append(objects_of(inventory, pod))
+        seen.append(_with_room(objects_of, inventory, pod))
     JUDGED.count += found is not None
     if found is not None:
-        case = _case(seen, pod, claims, barred)
+        case = _with_room(_case, seen, pod, claims, barred)
         is_refused = isinstance(found, Refused)
         untrue = _judged(judge_refusal, case, found.text) if is_refused else _judged(judge, case, plain(found))
         JUDGED.note([f"{one} -- in: {found}" for one in untrue])
@@ -117,7 +119,7 @@ def allocate_and_judge(
         JUDGED.allocations += 1
         if JUDGED.allocations % EACH == 1:
             told = [[text, count] for text, count in found.census.reasons(found.choice)]
-            case = _case([objects_of(inventory, pod)], pod, claims, barred)
+            case = _with_room(_case, [_with_room(objects_of, inventory, pod)], pod, claims, barred)
             untrue = _judged(judge_census, case, found.node, told)
             JUDGED.note([f"{one} -- beside {found.node}: {told}" for one in untrue])
     return found
@@ -133,9 +135,19 @@ def _case(
 def _judged(judging: Callable[..., list[str]], *told: Any) -> list[str]:
     """What the judge says. It gets nothing but JSON, and a mistake of its own is no fault of whoever asked."""
     try:
-        return judging(*json.loads(json.dumps(told)))
+        return _with_room(lambda: judging(*json.loads(json.dumps(told))))
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
         return [f"the judge failed: {traceback.format_exc()}"]
+
+
+def _with_room(work: Callable[..., T], *given: Any) -> T:
+    """Return what `work` returns. Where the stack of who asks leaves too little room for objects that are nested as
+    deeply as the product reads them, it is done in a thread of its own: its stack is shorter than any that reads."""
+    try:
+        return work(*given)
+    except RecursionError:
+        with ThreadPoolExecutor(1) as apart:
+            return apart.submit(work, *given).result()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -103,6 +104,24 @@ def misspelt() -> Case:
 
 
 CASES = (failed, empty, shared, busy, one_short, huge, selecting, closed, misspelt)
+
+
+def test_objects_nested_as_deeply_as_they_can_be_read_are_judged_wherever_the_question_is_asked() -> None:
+    """The judge may not be what a decision fails by: its stack is that of who asks."""
+    parameters: dict[str, Any] = {}
+    for _ in range(sys.getrecursionlimit() - 150):
+        parameters = {"a": parameters}
+    inventory, asked = empty()
+    foreign = {"opaque": {"driver": "other.example", "parameters": parameters}}
+    inventory.set_class(msgspec.structs.replace(device_class(), spec={"config": [foreign]}))
+
+    def asked_from(depth: int) -> object:
+        return asked_from(depth - 1) if depth else Allocator().explain(inventory, pod("p"), [asked])
+
+    before = JUDGED.count
+    with untrue_reasons() as untrue:
+        assert asked_from(100) is not None
+    assert (untrue, JUDGED.count) == ([], before + 1)
 
 
 def with_devices(page: ResourceSlice, devices: list[Any]) -> ResourceSlice:
