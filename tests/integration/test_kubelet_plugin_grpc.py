@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,8 @@ import pytest
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import WORKERS, UnixServer, plugin_server
+from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import CALL_WORKERS, UnixServer, plugin_server
+from dracaena.kubelet_plugin.adapters.kubelet.registration import WORKERS as REGISTRATION_WORKERS
 from dracaena.kubelet_plugin.adapters.kubelet.registration import registration_server
 from dracaena.kubelet_plugin.claims.calls import MAX_WAIT_S, ClaimCalls
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
@@ -167,8 +169,8 @@ def test_streams_that_nobody_ended_do_not_keep_claims_waiting(
     messages: ModuleType, services: ModuleType, dra_socket: Path
 ) -> None:
     with grpc.insecure_channel(f"unix:{dra_socket}") as channel:
-        streams = [open_stream(messages, services, channel) for _ in range(2 * WORKERS)]
-        assert [list(stream) for stream in streams[:-1]] == [[]] * (2 * WORKERS - 1)
+        streams = [open_stream(messages, services, channel) for _ in range(2 * CALL_WORKERS)]
+        assert [list(stream) for stream in streams[:-1]] == [[]] * (2 * CALL_WORKERS - 1)
         assert streams[-1].is_active()
         request = v1.NodePrepareResourcesRequest(claims=claims_of(v1, "good"))
         stub = v1_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
@@ -236,3 +238,53 @@ def test_a_socket_that_was_bound_and_never_served_is_removed(folder: Path) -> No
     for _ in range(2):
         server.stop()
         assert not (folder / "dra.sock").exists()
+
+
+class CallsAtOnce:
+    """Ends no call before as many are there as may be."""
+
+    def __init__(self, count: int) -> None:
+        self._all = threading.Barrier(count)
+
+    def prepare_claims(self, references: Iterable[ClaimReference], *, within_s: float) -> Mapping[ClaimUid, Any]:
+        self._all.wait(within_s)
+        return {}
+
+    def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, Any]:
+        return {}
+
+
+def test_all_threads_that_answer_calls_are_there_from_the_start(folder: Path) -> None:
+    def threads() -> list[str]:
+        return sorted(each.name for each in threading.enumerate() if each.name.startswith(("dra_", "registration_")))
+
+    socket_path = folder / "dra.sock"
+    servers = [
+        plugin_server(socket_path, DRIVER, CallsAtOnce(CALL_WORKERS)),
+        registration_server(folder / "reg.sock", DRIVER, socket_path, lambda _: None),
+    ]
+    for server in servers:
+        server.start()
+    try:
+        there = threads()
+        assert len(there) == CALL_WORKERS + REGISTRATION_WORKERS
+        with (
+            grpc.insecure_channel(f"unix:{socket_path}") as calls,
+            grpc.insecure_channel(f"unix:{folder / 'reg.sock'}") as watcher,
+        ):
+            stub = v1_grpc.DRAPluginStub(calls)  # type: ignore[no-untyped-call]  # generated
+            ask = registration_grpc.RegistrationStub(watcher).GetInfo  # type: ignore[no-untyped-call]  # generated
+            asked = [
+                stub.NodePrepareResources.future(v1.NodePrepareResourcesRequest(), timeout=CALL_S)
+                for _ in range(CALL_WORKERS)
+            ]
+            asked += [ask.future(registration.InfoRequest(), timeout=CALL_S) for _ in range(CALL_WORKERS)]
+            for each in asked:
+                each.result()
+        assert threads() == there
+    finally:
+        for server in servers:
+            server.stop()
+    for each in threading.enumerate():
+        if each.name in there:
+            each.join()  # they end with their server

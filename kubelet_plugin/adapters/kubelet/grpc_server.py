@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +12,7 @@ import grpc
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams, add_health_services
+from dracaena.kubelet_plugin.adapters.kubelet.workers import Workers
 from dracaena.kubelet_plugin.device_kinds.cdi_spec import qualified_name
 from dracaena.kubelet_plugin.ports import ClaimFailure
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
@@ -22,10 +22,11 @@ from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1
 from dracaena.proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 
-WORKERS = 32
+CALL_WORKERS = 32
 """Most concurrent calls, including one for each health stream. Work on the node is serial, but each claim that waits
 for a slow API server occupies a thread, for 15 s at most, and a node with 16 GPUs may have a pod for each: the probe of
-our own socket, an unprepare and the answers for prepared claims must find a free thread. Threads start on demand."""
+our own socket, an unprepare and the answers for prepared claims must find a free thread. One that waits costs some tens
+of KiB."""
 
 STOP_GRACE_S = 10.0
 """Time for calls in progress to end: a claim takes milliseconds, a slow API some seconds. Kubelet retries the rest."""
@@ -48,20 +49,22 @@ class NodeDriver(Protocol):
 class UnixServer:
     """A gRPC server on a unix socket of our own. The caller holds the lock that makes this name ours.
 
-    grpc silently takes a name away from a live server, so the lock comes first.
+    grpc silently takes a name away from a live server, so the lock comes first. `workers` answer its calls; start()
+    starts them.
     """
 
     def __init__(
         self,
         path: Path,
         add_services: Callable[[grpc.Server], None],
-        thread_name: str,
+        workers: Workers,
         *,
         end_streams: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = path
         self._end_streams = end_streams
-        self._server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix=thread_name))
+        self._workers = workers
+        self._server = grpc.server(workers)
         self._bound = False
         add_services(self._server)
 
@@ -80,8 +83,11 @@ class UnixServer:
             raise PermanentError(f"cannot listen on {self._path}: {error}") from error
 
     def start(self) -> None:
-        """Serve, after bind() if that was not called. Raises PermanentError naming the path."""
+        """Serve, after bind() if that was not called. Raises PermanentError naming the path, or the threads that could
+        not be started.
+        """
         self.bind()
+        self._workers.start()
         self._server.start()
 
     def stop(self) -> None:
@@ -92,6 +98,7 @@ class UnixServer:
             self._path.unlink(missing_ok=True)  # first, so that kubelet sees us leave before calls are refused
         self._end_streams()
         self._server.stop(STOP_GRACE_S).wait()
+        self._workers.shutdown(wait=False)
 
 
 def plugin_server(path: Path, driver_name: str, driver: NodeDriver, streams: HealthStreams | None = None) -> UnixServer:
@@ -104,7 +111,7 @@ def plugin_server(path: Path, driver_name: str, driver: NodeDriver, streams: Hea
         v1beta1_grpc.add_DRAPluginServicer_to_server(_PluginV1Beta1(driver_name, driver), server)  # type: ignore[no-untyped-call]
         add_health_services(health, server)
 
-    return UnixServer(path, add_services, "dra", end_streams=health.stop)
+    return UnixServer(path, add_services, Workers(CALL_WORKERS, "dra"), end_streams=health.stop)
 
 
 class _Calls:

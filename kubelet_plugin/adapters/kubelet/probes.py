@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 
 from dracaena.api.errors import BadInputError
+from dracaena.kubelet_plugin.adapters.kubelet.workers import Workers
 from dracaena.proto.dra.v1 import api_pb2 as dra
 from dracaena.proto.dra.v1 import api_pb2_grpc as dra_grpc
 from dracaena.proto.grpc_health.v1 import api_pb2 as health
@@ -60,21 +60,24 @@ class ProbeServer:
         self._address = address
         # Otherwise we would share the port with another gRPC server that has it, and probes would reach either one.
         alone = (("grpc.so_reuseport", 0),)
-        self._server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="probes"), options=alone)
+        self._workers = Workers(WORKERS, "probes")
+        self._server = grpc.server(self._workers, options=alone)
         health_grpc.add_HealthServicer_to_server(_Health(services), self._server)  # type: ignore[no-untyped-call]
         self.port = 0
 
     def start(self) -> None:
-        """Bind and serve. Raises BadInputError naming the address."""
+        """Bind and serve. Raises BadInputError naming the address; PermanentError as Workers.start() does."""
         try:
             self.port = self._server.add_insecure_port(self._address)
         except RuntimeError as error:
             raise BadInputError(f"gRPC health address {self._address}: cannot listen: {error}") from error
+        self._workers.start()
         self._server.start()
 
     def stop(self) -> None:
         """Close the port, even if it was never open."""
         self._server.stop(0).wait()
+        self._workers.shutdown(wait=False)
 
 
 class _Health(health_grpc.HealthServicer):

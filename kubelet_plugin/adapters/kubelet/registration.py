@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 
 from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import UnixServer
+from dracaena.kubelet_plugin.adapters.kubelet.workers import Workers
 from dracaena.proto.pluginregistration.v1 import api_pb2 as messages
 from dracaena.proto.pluginregistration.v1 import api_pb2_grpc as services
 
@@ -19,6 +20,10 @@ SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 
 HEALTH_VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 """Announced only if health is reported; the second is for kubelet before 1.37."""
+
+WORKERS = 2
+"""Most concurrent calls: one of kubelet, which makes one after the other, and the probe of our own socket. Neither
+waits for anything."""
 
 OnStatus = Callable[[str | None], None]
 """Called with kubelet's answer: None if it accepted the plugin, otherwise why it did not."""
@@ -37,7 +42,7 @@ def registration_server(
         servicer = _Registration(driver_name, endpoint, on_status, health=health)
         services.add_RegistrationServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]  # generated
 
-    return UnixServer(path, add_services, "registration")
+    return UnixServer(path, add_services, Workers(WORKERS, "registration"))
 
 
 class _Registration(services.RegistrationServicer):

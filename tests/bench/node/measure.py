@@ -16,7 +16,7 @@ SCRAPE_EVERY_S = 30.0
 """What kubelet's probes and a Prometheus ask of a plugin at rest, by their defaults or nearly so."""
 
 WARM_CYCLES = 100
-"""Before the first look at a leak: threads, caches and the heap have come to their size by then."""
+"""Before the first look at a leak: caches and the heap have come to their size by then."""
 
 LEAK_FLOOR_MIB = 2.0
 """2 KiB a cycle: the heap of a process moves by some hundred KiB on its own."""
@@ -54,6 +54,7 @@ class Leak:
     files: int
     descriptors: int
     threads: int
+    """Fewer than before count as much: all are there from the start, and none of them may end."""
     rss_bytes: int
 
 
@@ -98,7 +99,10 @@ def rest(driver: Dracaena, for_s: float, tell: Callable[[str], None]) -> Rest:
 
 
 def leak(driver: NodeDriver, claims: Sequence[Claim], cycles: int) -> Leak:
-    """Prepare and unprepare in turn; return what is more after `cycles` than after the first ones."""
+    """Prepare and unprepare in turn; return what is more after `cycles` than after the first ones, of threads than
+    after the start.
+    """
+    threads = driver.usage().threads
     _cycles(driver, claims, WARM_CYCLES)
     before, files = driver.usage(), driver.files()
     _cycles(driver, claims, cycles)
@@ -108,7 +112,7 @@ def leak(driver: NodeDriver, claims: Sequence[Claim], cycles: int) -> Leak:
         grown = Leak(
             len(more),
             after.descriptors - before.descriptors,
-            after.threads - before.threads,
+            abs(after.threads - threads),
             after.rss_bytes - before.rss_bytes,
         )
         if max(grown.files, grown.descriptors, grown.threads) <= 0 or time.monotonic() > deadline_s:

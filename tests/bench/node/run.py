@@ -280,7 +280,7 @@ def _measure_leak(bench: Bench) -> None:
     bench.floors += [
         Floor(f"files more {what}", found.files, 0),
         Floor(f"descriptors more {what}", found.descriptors, 0),
-        Floor(f"threads more {what}", found.threads, 0),
+        Floor(f"threads more or fewer {what}", found.threads, 0),
         Floor(f"memory more {what}", found.rss_bytes / MIB, measure.LEAK_FLOOR_MIB, "MiB"),
     ]
 

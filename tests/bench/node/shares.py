@@ -48,8 +48,8 @@ COMMANDS: Final = 50
 """To see what one of the fake control program takes."""
 
 LATE: Final = 4
-"""Descriptors and threads that may come late: a worker of gRPC, a connection to the API, when more is done at once than
-before. Far fewer than there are cycles, so that one left by each is found."""
+"""Descriptors that may come late: a connection to the API, when more is done at once than before. Far fewer than there
+are cycles, so that one left by each is found."""
 
 SHOWN: Final = 10
 """Names of what is left, of each kind."""
@@ -236,7 +236,7 @@ def more(
         grown = (now.rss_bytes - usage.rss_bytes) / MIB
         floors += [
             Floor(f"{program}: descriptors more {what}", now.descriptors - usage.descriptors, LATE),
-            Floor(f"{program}: threads more {what}", now.threads - usage.threads, LATE),
+            Floor(f"{program}: threads more or fewer {what}", abs(now.threads - usage.threads), 0),
             Floor(f"{program}: memory more {what}", grown, measure.LEAK_FLOOR_MIB, "MiB"),
         ]
     return floors
