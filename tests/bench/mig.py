@@ -1,4 +1,4 @@
-"""Section: which part of which GPU a request for a MIG profile gets (docs/design/0034-mig-placement.md), beside the
+"""Section: which part of which GPU a request for a MIG profile gets (docs/design/mig.md), beside the
 rules of other systems (baselines.partitioning).
 
 Requests come at random, hold their part for a random time, and are refused where there is no room. What is measured:

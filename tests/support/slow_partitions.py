@@ -1,4 +1,4 @@
-"""Where parts of GPUs go, by the letter of docs/design/0034-mig-placement.md: every way to serve a pod is written down,
+"""Where parts of GPUs go, by the letter of docs/design/mig.md: every way to serve a pod is written down,
 those that break a rule are struck out, and the rest is sorted. It knows neither states nor tables nor counters.
 
 A pod is a list of requests: at most one for whole GPUs, and some for parts of a profile. Only the worth of a set of

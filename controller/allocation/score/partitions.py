@@ -1,4 +1,4 @@
-"""What stays possible of a GPU that is cut into parts, and which part to cut (docs/design/0034-mig-placement.md).
+"""What stays possible of a GPU that is cut into parts, and which part to cut (docs/design/mig.md).
 
 A GPU that can be partitioned has counters, and places: each place is a profile at a start, and takes some of each
 counter. What is left of the counters is the GPU's state. All else is worked out from the places, so a new product

@@ -1,1 +1,1 @@
-"""Which parts of which GPUs a pod gets on a node, and whole GPUs beside them (docs/design/0034-mig-placement.md)."""
+"""Which parts of which GPUs a pod gets on a node, and whole GPUs beside them (docs/design/mig.md)."""

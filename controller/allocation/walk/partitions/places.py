@@ -1,5 +1,5 @@
 """Where the parts that a pod asks for are cut out of the GPUs of a node: where most stays possible
-(docs/design/0034-mig-placement.md)."""
+(docs/design/mig.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What a pod asks of the nodes of one kind whose GPUs are cut on demand: which requests get parts, and of which places
-(docs/design/0034-mig-placement.md)."""
+(docs/design/mig.md)."""
 
 from __future__ import annotations
 
