@@ -11,7 +11,7 @@ that, because a power cut means another boot id:
 * podlist.json and the job mapping, whole or not, name pods of the previous boot until the plugin has started and
   corrects them.
 
-So those are not synced (docs/design/0015-no-fsync.md). Files that a later boot reads are `synced` before they are
+So those are not synced (docs/design/ledger.md#power-cuts). Files that a later boot reads are `synced` before they are
 renamed into place, and their folder after that: what was written survives a power cut. What was removed may be back.
 
 We write as root, partly into folders that others can change (the job mapping is an admin's own folder). So a file is
