@@ -29,8 +29,6 @@ class PluginPaths:
     call_lock: Path
     gpu_locks: Path
     """Folder of lock files, one per GPU on which effects were ever made."""
-    fabric: Path
-    """Folder for the known places of the GPUs in the NVSwitch fabric."""
     recorded_mig: Path
     """Folder for the divisions of a recorded machine's GPUs."""
     writer_lock: Path
@@ -65,7 +63,6 @@ def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
         instance_lock=data / f"instance{tail}.lock",
         call_lock=data / "serialize.lock",
         gpu_locks=data / "gpus",
-        fabric=data / "fabric",
         recorded_mig=data / "recorded-mig",
         writer_lock=data / "publish.lock",
         gpu_driver_lock=data / "driver-in-use.lock",

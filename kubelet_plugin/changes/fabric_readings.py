@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -13,9 +13,10 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.fabric import FabricPartition
 from dracaena.api.machine import Machine
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
-from dracaena.kubelet_plugin.changes.change import SWEEP, Thing, thing_of
+from dracaena.kubelet_plugin.changes.change import SWEEP, Note, Thing, thing_of
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.changes.kinds.fabric_partition import FabricPartitions
+from dracaena.kubelet_plugin.changes.ledger import Ledger, note_decoder
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.fabric_partitions import (
     FabricAnswer,
@@ -26,26 +27,33 @@ from dracaena.kubelet_plugin.discovery.fabric_partitions import (
     without_partitions,
     without_places,
 )
-from dracaena.kubelet_plugin.ports import DocumentStore, FabricCode, FabricManager, FabricManagerError
+from dracaena.kubelet_plugin.ports import FabricCode, FabricManager, FabricManagerError
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 
-PLACES: Final = "modules.json"
-"""File with the module ids that were read in this boot, by PCI address."""
+PLACES: Final = Thing("fabric-places", "node")
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class NotedPlaces:
+    """Where GPUs are on their board, as read in this boot: of one that the NVIDIA driver gives away, nobody knows."""
+
+    modules: Mapping[str, int]
+    """PCI address → module id."""
 
 
 class FabricReadings:
     """read() and renew() come from one thread at a time."""
 
     def __init__(
-        self, manager: FabricManager, partitions: FabricPartitions, files: DocumentStore, claims: NodeClaims
+        self, manager: FabricManager, partitions: FabricPartitions, ledger: Ledger, claims: NodeClaims
     ) -> None:
-        """`files` keep the module ids of GPUs that the NVIDIA driver has given away since."""
         self._manager = manager
         self.partitions = partitions
-        self._files = files
+        self._ledger = ledger
+        note_decoder(NotedPlaces)
         self._claims = claims
         self._active: frozenset[int] | None = None
         """What was active at the last reading. None: that is not known, or there are no partitions."""
@@ -126,21 +134,20 @@ class FabricReadings:
         kept = {address: module for address, module in known.items() if module not in now.values()}
         joined = {**kept, **now}
         if joined != known:
-            document = {"boot": self._claims.boot_id, "modules": dict(sorted(joined.items()))}
+            places = NotedPlaces(dict(sorted(joined.items())))
             try:
-                self._files.write(PLACES, f"{json.dumps(document)}\n".encode())
+                self._ledger.write(PLACES, Note(self._ledger.boot_id, {}, places))
             except DracaenaError as error:
-                log.warning("module ids are not saved for the next start", file=PLACES, error=str(error))
+                log.warning("module ids are not saved for the next start", error=str(error))
         return joined
 
     def _remembered(self) -> Mapping[str, int]:
         try:
-            document: Mapping[str, Any] = json.loads(self._files.read(PLACES) or b"{}")
-            modules = document["modules"] if document.get("boot") == self._claims.boot_id else {}
-            return {str(address): int(module) for address, module in modules.items()}
-        except (DracaenaError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+            note = self._ledger.read(PLACES, NotedPlaces)
+        except DracaenaError as error:
             log.warning("module ids that were read before are not known", error=str(error))
             return {}
+        return note.noted.modules if isinstance(note, Note) else {}
 
 
 def _foreign(told: ToldPartition) -> Trouble:

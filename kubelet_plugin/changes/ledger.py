@@ -16,6 +16,9 @@ import msgspec
 from dracaena.kubelet_plugin.changes.change import N, Note, Thing, Unreadable
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
 
+LASTING: Final = "cc-modes"
+"""The kind whose changes outlive a boot, and so do its notes."""
+
 _SUFFIX: Final = ".json"
 
 
@@ -92,8 +95,8 @@ class Ledger:
         self._files.remove(_name(thing))
 
     def clear(self) -> None:
-        """Remove all notes: they are of an earlier boot, even those that cannot be read."""
-        self._remove(self._files.names(_SUFFIX))
+        """Remove all notes but lasting ones: they are of an earlier boot, even those that cannot be read."""
+        self._remove(name for name in self._files.names(_SUFFIX) if not name.startswith(f"{LASTING}."))
 
     def _remove(self, names: Iterable[str]) -> None:
         with self._lock.hold():

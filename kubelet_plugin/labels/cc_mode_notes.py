@@ -10,12 +10,12 @@ import structlog
 
 from dracaena.api.errors import DracaenaError, PermanentError
 from dracaena.kubelet_plugin.changes.change import Note, Thing, Unreadable
-from dracaena.kubelet_plugin.changes.ledger import Ledger, note_decoder
+from dracaena.kubelet_plugin.changes.ledger import LASTING, Ledger, note_decoder
 from dracaena.kubelet_plugin.labels.follower import InUseError
 from dracaena.kubelet_plugin.ports import NodeLock
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange, ModeStep, NotedModes, RefusedMode
 
-MODES: Final = Thing("cc-modes", "node")
+MODES: Final = Thing(LASTING, "node")
 
 OF_ANOTHER: Final = "another process of the plugin is changing the mode of the GPUs: its result is checked next"
 """Why a process that read the note before another one wrote it does nothing."""
@@ -136,8 +136,8 @@ class CcModeNotes:
         note = self._ledger.read_of_any_boot(MODES, NotedModes)
         if isinstance(note, Unreadable):
             raise PermanentError(
-                f"{note.problem}; it lies in the plugin's folder, and no claim gets a GPU of this node: look at the "
-                "modes and the drivers of the GPUs, then remove the file"
+                f"{note.problem}; it lies in the plugin's folder `ledger`, and no claim gets a GPU of this node: look "
+                "at the modes and the drivers of the GPUs, then remove the file"
             )
         if note is None:
             return NotedModes()

@@ -11,7 +11,6 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.gpu_driver.use import lent
-from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
@@ -29,6 +28,7 @@ from dracaena.kubelet_plugin.labels.cc_modes import CcModePorts, CcModes
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
 from dracaena.kubelet_plugin.labels.reports import cc_mode_words
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange
+from dracaena.kubelet_plugin.wiring.claim_folders import CHECKPOINT_MODE
 from dracaena.kubelet_plugin.wiring.from_settings import seen_host_root
 from dracaena.kubelet_plugin.wiring.label_context import FollowedLabel, LabelContext
 from dracaena.kubelet_plugin.wiring.parts import NodeParts
@@ -45,7 +45,8 @@ def cc_mode_notes(node: NodeParts) -> CcModeNotes | None:
     """Return the notes of a node whose modes are switched, or were being switched; None for others."""
     settings = node.settings
     # Synced, so that the next boot knows of a change that a power cut interrupted.
-    notes = CcModeNotes(Ledger(DocumentFolder(node.paths.checkpoints.parent), node.claims, read_boot_id()), node.claims)
+    files = DocumentFolder(node.paths.ledger, mode=CHECKPOINT_MODE)
+    notes = CcModeNotes(Ledger(files, node.claims, node.ledger.boot_id), node.claims)
     if not settings.cc_mode_tool:
         return notes if notes.is_changing() else None
     return notes

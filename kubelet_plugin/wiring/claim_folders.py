@@ -34,7 +34,7 @@ class ClaimFolders:
         return (
             (self.checkpoints, ""),
             (self.ledger, ""),
-            (self.marks, ""),  # and the note of modes
+            (self.marks, ""),
             (self.metadata, ""),
             (self.specs, spec_prefix(driver)),
             (self.podlist, PODLIST),

@@ -9,7 +9,6 @@ from typing import Final
 
 from dracaena.api.names import DeviceName
 from dracaena.host.adapters.files.lock import GpuLocks
-from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.host.facts.troubles import TroubleKind, trouble
 from dracaena.kubelet_plugin.adapters.files.fabric_manager_file import FILE, configured_mode
@@ -68,8 +67,7 @@ def fabric_readings(node: NodeParts) -> FabricReadings:
     """
     manager, lock = _library(node.settings), GpuLocks(node.paths.gpu_locks, node.clock).of(LOCK)
     partitions = FabricPartitions(manager, lock, node.ledger, node.clock)
-    files = DocumentFolder(node.paths.fabric, synced=False, in_place_if_full=True)
-    return FabricReadings(manager, partitions, files, node.claims)
+    return FabricReadings(manager, partitions, node.ledger, node.claims)
 
 
 def _library(settings: PluginSettings) -> FabricManagerLibrary:

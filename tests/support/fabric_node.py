@@ -145,8 +145,7 @@ class FabricNode(VfioNode):
             f"boot-{self.boot}",
         )
         partitions = self.fabric_kind(self.port, self.fabric_lock, ledger, self.clock)
-        files = DocumentFolder(self.folder / "fabric", steps=self.steps, synced=False)
-        self.readings = FabricReadings(self.port, partitions, files, claims)
+        self.readings = FabricReadings(self.port, partitions, ledger, claims)
         return [partitions]
 
     def noted_partitions(self) -> list[int]:

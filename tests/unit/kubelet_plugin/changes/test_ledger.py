@@ -52,12 +52,15 @@ def test_equal_notes_make_equal_files(tmp_path: Path) -> None:
     assert len(files) == 1
 
 
-def test_a_first_start_in_a_boot_forgets_all_even_what_is_broken(tmp_path: Path) -> None:
+def test_a_first_start_in_a_boot_forgets_all_even_what_is_broken_but_no_change_that_outlives_boots(
+    tmp_path: Path,
+) -> None:
     made = ledger(tmp_path)
     made.write(THING, NOTE)
     (tmp_path / "time-slice.gpu-2.json").write_bytes(b"torn")
+    (tmp_path / "cc-modes.node.json").write_bytes(b"torn too")
     made.clear()
-    assert list(tmp_path.iterdir()) == []
+    assert [each.name for each in tmp_path.iterdir()] == ["cc-modes.node.json"]
 
 
 @pytest.mark.parametrize(

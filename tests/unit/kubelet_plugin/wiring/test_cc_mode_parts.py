@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_notes
 from support.layout_node import OpenLock
@@ -27,7 +29,8 @@ def test_a_change_is_on_the_disk_with_its_name_before_the_first_gpu_is_touched(
     monkeypatch.setattr("dracaena.host.adapters.files.whole_files.os.fsync", fsync)
     node: Any = SimpleNamespace(
         settings=PluginSettings(node_name="n1", cc_mode_tool="/opt/tools/nvidia_gpu_tools.py"),
-        paths=SimpleNamespace(checkpoints=tmp_path / "checkpoints"),
+        paths=SimpleNamespace(ledger=tmp_path),
+        ledger=Ledger(DocumentFolder(tmp_path), OpenLock(), "boot-1"),
         claims=OpenLock(),
     )
     notes = cc_mode_notes(node)

@@ -29,7 +29,7 @@ def test_what_a_crash_left_of_any_file_beside_the_checkpoints_is_found(folder: P
     paths.checkpoints.mkdir(parents=True)
     beside = (
         *(BOOT_MARK, mps_fault_watch.TOLD, f"{passthrough_device_name('0000:18:00.0')}.json"),
-        *("cc-modes.node.json", LAST_SECTION, LAST_ASKING),
+        *(LAST_SECTION, LAST_ASKING),
     )
     for name in beside:
         (paths.checkpoints.parent / f".{name}.tmp").write_bytes(b"half")

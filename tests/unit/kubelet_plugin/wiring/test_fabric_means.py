@@ -66,7 +66,7 @@ def played(file: Path, folder: Path) -> FabricReadings:
     claims, clock = node_claims(folder), SystemClock()
     ledger = Ledger(DocumentFolder(folder / "ledger", synced=False), claims, claims.boot_id)
     partitions = FabricPartitions(manager, GpuLocks(folder / "locks", clock).of(LOCK), ledger, clock)
-    return FabricReadings(manager, partitions, DocumentFolder(folder / "fabric", synced=False), claims)
+    return FabricReadings(manager, partitions, ledger, claims)
 
 
 def change(file: Path, work: Callable[[FakeFabricManager], None]) -> None:
@@ -111,7 +111,7 @@ def test_files_of_the_host_are_those_that_this_process_sees(tmp_path: Path) -> N
     def failure(**settings: Any) -> str:
         node: Any = SimpleNamespace(
             settings=PluginSettings(node_name="n", driver_root_mount=str(seen), **settings),
-            paths=SimpleNamespace(gpu_locks=tmp_path / "locks", fabric=tmp_path / "fabric"),
+            paths=SimpleNamespace(gpu_locks=tmp_path / "locks"),
             clock=SystemClock(),
             claims=node_claims(tmp_path),
             ledger=Ledger(DocumentFolder(tmp_path / "ledger"), node_claims(tmp_path), "boot-1"),
