@@ -6,9 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from dracaena.api.extended_resources import GPUS
 from dracaena.cli.commands import Commands, add_driver_name, add_strict
 
 if TYPE_CHECKING:
@@ -18,16 +20,17 @@ if TYPE_CHECKING:
     from dracaena.cli.cut_parts import CutParts
     from dracaena.cli.manifests import Manifest
     from dracaena.controller.simulation import Outcome, Simulation
+    from dracaena.validation import Rewriting
 
 _DESCRIPTION: Final = """\
 Read Kubernetes objects from files and say what the controller would do, pod by pod, without a cluster.
 
 It reads Nodes, ResourceSlices, DeviceTaintRules, DeviceClasses, ResourceClaims, ResourceClaimTemplates, Pods, the
 workloads that create pods (Deployments, StatefulSets, DaemonSets, Jobs, CronJobs, JobSets, LeaderWorkerSets, and any
-other object that has pod templates), and Namespaces for their quotas. Allocated claims hold their devices. Pods are
-decided by priority (spec.priority: a PriorityClass is not looked up), then by age, then in the order of the files; a
-pod that was never created comes after those that were. Claims that no pod uses come last, each as if a pod without
-other needs used it.
+other object that has pod templates), and Namespaces: their quotas, and the label with which new pods get claims in
+place of nvidia.com/gpu. Allocated claims hold their devices. Pods are decided by priority (spec.priority: a
+PriorityClass is not looked up), then by age, then in the order of the files; a pod that was never created comes after
+those that were. Claims that no pod uses come last, each as if a pod without other needs used it.
 
 Exit code: 0 even if something gets no devices, 2 if something cannot be read or, with --strict, is not understood.
 Remarks go to standard error.
@@ -94,10 +97,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.controller.queue.time_budgets import Deadline
     from dracaena.controller.simulation import Simulation
     from dracaena.process.clock import SystemClock
+    from dracaena.validation import Rewriting
 
     clock = SystemClock()
     manifests = load_manifests(arguments.paths)
-    objects = read_cluster_objects(manifests.objects, is_workload=is_workload)
+    rewriting = Rewriting([one.object for one in manifests.objects], arguments.driver_name)
+    objects = read_cluster_objects(
+        [replace(one, object=rewriting(one.object)) for one in manifests.objects], is_workload=is_workload
+    )
     assumed = tuple(_nodes_without_object(objects))
     made = workload_pods(objects.workloads, (*objects.nodes, *assumed), objects.pods)
 
@@ -116,7 +123,10 @@ def _run(arguments: argparse.Namespace) -> int:
         return made
 
     simulation = start(objects.templates)
-    refused = _refused(manifests.objects, arguments.driver_name)
+    refused = (
+        *_rewritten(manifests.objects, rewriting),
+        *_refused(manifests.objects, arguments.driver_name, rewriting),
+    )
     unclear = not_understood(manifests.objects) if arguments.strict else ()
     odd = tuple(why for one in manifests.objects if (why := why_not_simulated(one)) is not None)
     notes = (*manifests.left_out, *unclear, *objects.left_out, *odd, *refused, *made.remarks)
@@ -146,23 +156,33 @@ def _nodes_without_object(objects: ClusterObjects) -> Iterator[Node]:
         yield Node(metadata=ObjectMeta(name=name))
 
 
-def _refused(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
+def _rewritten(manifests: Sequence[Manifest], rewriting: Rewriting) -> Iterator[str]:
+    """Say how many objects are not simulated as they were written."""
+    changed = [one for one in manifests if rewriting(one.object) is not one.object]
+    if changed:
+        yield (
+            f"{len(changed)} of the objects ask for {GPUS} in a namespace whose new pods get claims in its place, the"
+            f" first at {changed[0].source}: simulated with these claims"
+        )
+
+
+def _refused(manifests: Sequence[Manifest], driver: str, rewriting: Rewriting) -> Iterator[str]:
     """Yield what the API server would reject in objects that people write: they would never get to a decision."""
-    mistakes = _mistakes(manifests, driver)
+    mistakes = _mistakes(manifests, driver, rewriting)
     yield from islice(mistakes, _MISTAKES_SHOWN)
     left = sum(1 for _ in mistakes)
     if left:
         yield f"{left} more such mistakes: dracaena validate names them all"
 
 
-def _mistakes(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
+def _mistakes(manifests: Sequence[Manifest], driver: str, rewriting: Rewriting) -> Iterator[str]:
     from dracaena.api.extended_resources import ASKS
     from dracaena.validation import Severity, validate_object
 
     for manifest in manifests:
         if manifest.object["kind"] == "ResourceSlice":  # no person wrote it
             continue
-        for finding in validate_object(manifest.object, driver):
+        for finding in validate_object(manifest.object, driver, rewriting):
             if finding.message.startswith(ASKS):
                 yield f"{finding.object}: {finding.message}: it needs {finding.expected}"
             elif finding.severity is Severity.ERROR:

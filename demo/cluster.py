@@ -21,6 +21,7 @@ import urllib3
 import yaml
 
 from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.pod_rewriting import rewritten
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.apiserver.version import NEWEST
@@ -28,7 +29,6 @@ from dracaena.demo.kube_controller_manager import KubeControllerManager
 from dracaena.demo.kube_scheduler import KubeScheduler
 from dracaena.demo.kubelet import WIPE_AFTER_S, Kubelet, NodeFolders
 from dracaena.demo.programs import Begin, ProgramProcess, begin_command
-from dracaena.demo.rewrite import rewritten
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 from dracaena.process.clock import Clock, SystemClock

@@ -22,12 +22,14 @@ from dracaena.validation.findings import (
     render_path,
 )
 from dracaena.validation.objects import is_checked, is_understood, reference_to, validate_all, validate_object
+from dracaena.validation.rewriting import Rewriting
 
 __all__ = [
     "CelPosition",
     "Finding",
     "ObjectReference",
     "Path",
+    "Rewriting",
     "Severity",
     "is_checked",
     "is_understood",

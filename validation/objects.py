@@ -17,6 +17,7 @@ from dracaena.validation.pods import check_pod
 from dracaena.validation.policies import check_policies
 from dracaena.validation.quotas import check_quota, is_namespace
 from dracaena.validation.references import Input, check_pod_references, check_repeated
+from dracaena.validation.rewriting import Rewriting
 from dracaena.validation.slices import check_slice
 from dracaena.validation.taints import check_taint_rule
 
@@ -38,12 +39,15 @@ _OTHER_RESOURCE_KINDS: Final = ("ResourcePoolStatusRequest",)
 """Kinds of the group that are not checked, in any version."""
 
 
-def validate_object(document: Mapping[str, Any], driver: str = DEFAULT_DRIVER_NAME) -> tuple[Finding, ...]:
+def validate_object(
+    document: Mapping[str, Any], driver: str = DEFAULT_DRIVER_NAME, rewriting: Rewriting | None = None
+) -> tuple[Finding, ...]:
     """Return what is wrong with one object alone, in document order. Never raises for a value of JSON.
 
-    `driver` is the name of the driver whose opaque parameters are read and whose taint is known. An object of a kind
-    that is not checked has no findings: ask is_checked.
+    `driver` is the name of the driver whose opaque parameters are read and whose taint is known. With `rewriting` pods
+    are checked as they are after admission. An object of a kind that is not checked has no findings: ask is_checked.
     """
+    document = rewriting(document) if rewriting else document
     report = Report(reference_to(document))
     field = Field(document, (), report)
     group, kind = _group_and_kind(document)
@@ -53,18 +57,27 @@ def validate_object(document: Mapping[str, Any], driver: str = DEFAULT_DRIVER_NA
         check_quota(field, driver)
     else:
         for path in pod_template_paths(group, kind, document):
-            check_pod(Field(value_at(document, path), path, report), driver)
+            pod = value_at(document, path)
+            check_pod(Field(pod, path, report), driver, rewriting.missing(document, pod) if rewriting else None)
     return tuple(report.findings)
 
 
 def validate_all(
     documents: Sequence[Mapping[str, Any]], driver: str = DEFAULT_DRIVER_NAME
 ) -> tuple[tuple[Finding, ...], ...]:
-    """Return for each object what is wrong with it, first alone, then compared with the other objects of the input."""
+    """Return for each object what is wrong with it, first alone, then compared with the other objects of the input.
+
+    Pods in a Namespace of the input with the label `<driver>/rewrite=true` are checked as admission would leave them.
+    """
+    rewriting = Rewriting(documents, driver)
+    documents = [rewriting(document) for document in documents]
     references = [reference_to(document) for document in documents]
     inputs = Input(list(zip(references, documents, strict=True)))
     return tuple(
-        (*validate_object(document, driver), *_check_against(inputs, number, references[number], document, driver))
+        (
+            *validate_object(document, driver, rewriting),
+            *_check_against(inputs, number, references[number], document, driver),
+        )
         for number, document in enumerate(documents)
     )
 

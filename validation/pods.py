@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dracaena.api.extended_resources import advice, gpu_resources, seen
+from dracaena.api.extended_resources import GPUS, advice, gpu_resources, seen
 from dracaena.validation.field import Field, Fields, text_at
 from dracaena.validation.findings import Breach
 from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN
@@ -14,14 +14,15 @@ _MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 _CONTAINERS = ("initContainers", "containers")
 
 
-def check_pod(field: Field, driver: str) -> None:
-    """Check a pod, or a pod template that stands in another object. `driver`: the one that messages name."""
+def check_pod(field: Field, driver: str, missing: str | None = None) -> None:
+    """Check a pod, or a pod template that stands in another object. `driver`: the one that messages name. `missing`:
+    what it needs to get claims although its namespace has opted in."""
     pod = field.some_fields()
     spec = pod and pod["spec"].some_fields()
     if not pod or not spec:
         return
     for container in _containers(spec):
-        _check_extended_resources(container, driver)
+        _check_extended_resources(container, driver, missing)
     claims = spec["resourceClaims"]
     if claims.value and _is_mirror(pod["metadata"].value):
         claims.error("claims of a static pod", "no claims: kubelet cannot prepare them")
@@ -78,7 +79,7 @@ def _check_claims(field: Field) -> dict[str, Field]:
     return names
 
 
-def _check_extended_resources(container: Field, driver: str) -> None:
+def _check_extended_resources(container: Field, driver: str, missing: str | None) -> None:
     """Warn of what another driver would have to serve."""
     fields = container.some_fields()
     resources = fields and fields["resources"].some_fields()
@@ -90,7 +91,7 @@ def _check_extended_resources(container: Field, driver: str) -> None:
             if amounts and isinstance(name, str) and str(amount) != "0":
                 places.setdefault(name, amounts)
     for name in gpu_resources(places, driver):
-        places[name].warn(seen(name), advice(name, driver))
+        places[name].warn(seen(name), (missing if name == GPUS else None) or advice(name, driver))
 
 
 def _check_uses(container: Field, names: dict[str, Field]) -> set[str]:

@@ -7,7 +7,7 @@ not served.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dracaena.demo.apiserver.errors import ApiError, Qualified, forbidden, not_found
@@ -23,7 +23,7 @@ _UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 _TOPOLOGY_LABELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 
 
-PodPolicy = Callable[[Document, Document], Document]
+PodPolicy = Callable[[Document, Document], Mapping[str, Any]]
 """From a new pod and its namespace to the pod as it is stored."""
 
 

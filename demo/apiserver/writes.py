@@ -125,7 +125,7 @@ class Writes:
             namespace = stored.document if stored else None
             admission.check_namespace(kind, document["metadata"].get("name", ""), target.namespace, namespace)
             if kind.kind == "Pod" and namespace is not None:
-                document = self._policy(document, namespace)
+                document = {**self._policy(document, namespace)}
         return admission.admit_creation(kind, document, self._node_of(document))
 
     def _node_of(self, pod: Document) -> Document | None:

@@ -366,6 +366,31 @@ def test_pods_that_ask_for_the_extended_resource_learn_what_they_need(tmp_path: 
     assert result.out == f"{NOTHING}\n"
 
 
+def test_pods_in_a_namespace_of_the_input_with_the_label_get_what_the_chart_s_policy_makes_of_them(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    resources = {"limits": {"nvidia.com/gpu": 2}}
+    spec = {"containers": [{"name": "main", "image": "example/app:1.0", "resources": resources}]}
+    old = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old", "namespace": "team"}, "spec": spec}
+    workload = {"metadata": {"name": "train", "namespace": "team"}, "spec": {"replicas": 2, "template": {"spec": spec}}}
+    labels = {"gpu.dracaena.dev/rewrite": "true", "gpu.dracaena.dev/class": "nvlink"}
+    team = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "labels": labels}}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", **workload}
+    torch = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", **workload}
+    files = written(tmp_path / "team.yaml", old, deployment, torch, team)
+    result = run("simulate", "-f", CLASSES, "-f", node("worker-1", "dgx-1v"), "-f", files, "-o", "json")
+    decided = json.loads(result.out)
+    assert [(one["pod"], one["claim"], len(devices(one))) for one in decided] == [
+        ("team/old", "team/old-dracaena-0", 2),
+        ("team/train-0", "team/train-0-dracaena-0", 2),
+        ("team/train-1", "team/train-1-dracaena-0", 2),
+        ("team/train-0", "team/train-0-dracaena-0-generated", 2),
+        ("team/train-1", "team/train-1-dracaena-0-generated", 0),
+    ]
+    assert "asks for the extended resource" not in result.err
+    assert "3 of the objects ask for nvidia.com/gpu in a namespace whose new pods get claims in its place" in result.err
+
+
 def test_a_gpu_that_is_cut_on_demand_is_drawn_as_each_claim_leaves_it(run: Run, tmp_path: Path) -> None:
     def part(name: str, profile: str) -> dict[str, Any]:
         expression = f'device.attributes["gpu.dracaena.dev"].profile == "{profile}"'
