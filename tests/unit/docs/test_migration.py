@@ -117,7 +117,7 @@ TYPED: dict[str, list[dict[str, Any]]] = {
     "device metadata in the container": [claim()],
     "health in the pod's status": [claim()],
     "who has which GPU, by kubelet's pod-resources": [claim()],
-    "cpu or memory that a GPU costs its pod beside (node-allocatable resources)": [claim()],
+    "cpu or memory that a GPU costs its pod (node-allocatable resources)": [claim()],
     "MIG devices by profile": [claim(request(MIG, selectors=profile("1g.10gb")))],
     "MIG devices of one GPU (`matchAttribute` on `parentUUID`)": [
         claim(
