@@ -75,9 +75,8 @@ from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
-from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.upkeep.late_pods import LatePods
-from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
+from dracaena.kubelet_plugin.upkeep.share_renewal import ShareRenewal
 from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_notes
 from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
 from dracaena.kubelet_plugin.wiring.fabric_means import fabric_readings, with_fabric
@@ -315,7 +314,6 @@ def _live_machine(
 
 
 def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
-    limits: PodLimits | None = None
     pods, reporter = _pods(node)
     guests = GuestRuntimes.parse(node.settings.guest_runtime_classes)
     files = _claim_files(node)
@@ -362,10 +360,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     sweeper = build_sweeper(node, pods, reporter, state, recovery, unclaimed)
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, reporter)
-    if gpus.limiter is not None:
-        limits = _pod_limits(node, changes, pods, reporter, shares.cgroups)
-        reporter.subscribe(limits.follow)
-    renewal = _renewal(node, gpus, changes, reporter)
+    renewal = _renewal(node, gpus, changes, pods, reporter, shares.cgroups)
     return ClaimParts(
         pods,
         reporter,
@@ -373,48 +368,35 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         recovery,
         device_watch,
         mps_faults,
-        limits,
         renewal,
         labels.followers,
         sweeper,
     )
 
 
-def _pod_limits(
+def _renewal(
     node: NodeParts,
+    gpus: GpuParts,
     changes: ClaimChanges,
     pods: Reflector[Pod],
     reporter: PodDevicesReporter,
     cgroups: PodCgroups,
-) -> PodLimits:
-    return PodLimits(
+) -> ShareRenewal | None:
+    """Return what keeps shares as they are wanted; None if there is no GPU driver."""
+    if gpus.source is None:
+        return None
+    renewal = ShareRenewal(
+        opened=gpus.source.opened,
         claims=node.claims,
         changes=changes,
         pods=pods,
-        pods_of=reporter.users_of,
+        users=reporter,
         cgroups=cgroups,
         tell=node.events.warn_users,
         clock=node.clock,
     )
-
-
-def _renewal(
-    node: NodeParts, gpus: GpuParts, changes: ClaimChanges, reporter: PodDevicesReporter
-) -> EffectRenewal | None:
-    """Return what restores effects that a reloaded GPU driver forgets; None if there is no GPU driver."""
-    if gpus.source is None:
-        return None
-    renewal = EffectRenewal(
-        opened=gpus.source.opened,
-        claims=node.claims,
-        changes=changes,
-        users_known=lambda: reporter.users_known,
-        pods_of=reporter.users_of,
-        pods_now=reporter.users_now,
-        tell=node.events.warn_users,
-        clock=node.clock,
-    )
     gpus.updates.subscribe(lambda _machine: renewal.changed(), same=renewal.changed)
+    reporter.subscribe(renewal.follow)
     return renewal
 
 

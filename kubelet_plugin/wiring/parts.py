@@ -38,9 +38,8 @@ from dracaena.kubelet_plugin.node.section import NodeSection
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
-from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
-from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
+from dracaena.kubelet_plugin.upkeep.share_renewal import ShareRenewal
 from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
 from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.wiring.from_settings import NodeSource
@@ -138,10 +137,8 @@ class ClaimParts:
     device_watch: DeviceWatch
     mps_faults: MpsFaultWatch | None
     """None where no MPS supervisor is named."""
-    limits: PodLimits | None
-    """None with a recorded machine, which limits no memory."""
-    renewal: EffectRenewal | None
-    """None with a recorded machine, whose driver is never reloaded."""
+    renewal: ShareRenewal | None
+    """None with a recorded machine, which enforces no shares."""
     followers: Sequence[LabelFollower[Any, Any]]
     """One for each label that the settings ask to follow."""
     sweeper: Sweeper
@@ -182,7 +179,6 @@ class PluginParts:
             gpus.live,
             *claims.followers,
             claims.renewal,
-            None if claims.limits is None else _Between(_nothing, claims.limits.stop),  # it starts with the first limit
             self.dra_server,
             self.registration,
         )

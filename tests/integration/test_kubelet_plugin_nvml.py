@@ -15,8 +15,8 @@ from dracaena.api.objects import KubeObject, Pod
 from dracaena.kube.reflector import FIRST_BACKOFF_S
 from dracaena.kubelet_plugin.node.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from dracaena.kubelet_plugin.upkeep.device_watch import GATHER_S, DeviceWatch
-from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
+from dracaena.kubelet_plugin.upkeep.share_renewal import ShareRenewal
 from support.api_ground import ApiGround
 from support.gpu_driver_root import VERSION, put, put_gpu_driver
 from support.kube import wait_for
@@ -42,9 +42,9 @@ def test_a_watch_that_begins_last_delays_no_publication(node: NvmlNode, kind: ty
     start_with_late_watch(node, kind)
 
 
-@pytest.mark.parametrize("part", [DeviceWatch, EffectRenewal, MpsFaultWatch])
+@pytest.mark.parametrize("part", [DeviceWatch, ShareRenewal, MpsFaultWatch])
 def test_what_tells_pods_looks_once_they_are_known_without_a_pause(
-    world: World, part: type[DeviceWatch | EffectRenewal | MpsFaultWatch]
+    world: World, part: type[DeviceWatch | ShareRenewal | MpsFaultWatch]
 ) -> None:
     look, looks = part.look, Counter[bool]()
 

@@ -58,8 +58,11 @@ class Ground:
         return self.world.prepare(claim)[claim.metadata.uid].error
 
     def thread_names(self) -> set[str]:
-        """Of the plugin alone: one that was stopped may leave threads behind that end later."""
-        return {thread.name for thread in threading.enumerate() if thread not in self._others}
+        """Of the plugin alone: one that was stopped may leave threads behind that end later. Those that the server
+        has for its connections have no name of their own.
+        """
+        new = {thread.name for thread in threading.enumerate() if thread not in self._others}
+        return {name for name in new if not name.startswith("Thread-")}
 
     def limits(self) -> list[int]:
         """Hard limits of pods, smallest first."""
@@ -76,12 +79,13 @@ def ground(world: World) -> Iterator[Ground]:
         made.node.stop()
 
 
-def test_without_a_share_nothing_looks_after_memory_limits(ground: Ground) -> None:
-    claim = ground.world.allocated_claim("whole", [0], ground.world.pod("whole-pod", "whole"))
+def test_shares_bring_no_thread_of_their_own(ground: Ground) -> None:
+    there = ground.thread_names()
+    assert "share-renewal" in there
+    claim = ground.share("one", strategy="TimeSlicing", interval="Long")
     assert ground.prepare(claim) == ""
-    ground.node.until(lambda: bool(ground.world.annotations("whole-pod")), "the annotation of the pod")
-    assert "sweeper" in ground.thread_names()
-    assert "pod-limits" not in ground.thread_names()
+    assert ground.world.unprepare(claim) == {claim.metadata.uid: ""}
+    assert ground.thread_names() == there
 
 
 def test_shares_are_held_from_prepare_to_unprepare_and_for_pods_that_come_later(ground: Ground) -> None:
@@ -145,7 +149,7 @@ def test_what_sets_limits_is_stopped_before_the_driver_that_it_asks(
 
     monkeypatch.setattr(Worker, "stop", noting)
     ground.node.stop()
-    asking = ["pod-limits", "effect-renewal", "live-machine"]
+    asking = ["share-renewal", "live-machine"]
     assert [name for name in stopped if name in asking] == asking
 
 

@@ -204,7 +204,7 @@ class WholePlugin:
     def rounds(self) -> list[Callable[[], object]]:
         """What the threads of a plugin do again and again, but for readings and sweeps: each goes its round once."""
         claims = self._parts.claims
-        parts = [claims.device_watch, claims.renewal, claims.limits, *claims.followers]
+        parts = [claims.device_watch, claims.renewal, *claims.followers]
         publishing = [self._parts.gpus.publisher.sync] if claims.followers else []
         return [*(part.look for part in parts if part is not None), *publishing]
 

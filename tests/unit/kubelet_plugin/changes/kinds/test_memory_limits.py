@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-import threading
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,8 @@ from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import pod_of
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
-from dracaena.kubelet_plugin.upkeep import pod_limits
-from dracaena.kubelet_plugin.upkeep.pod_limits import AGAIN_S, LOOK_EVERY_S, NOT_LIMITED, PodLimits
+from dracaena.kubelet_plugin.upkeep import share_renewal
+from dracaena.kubelet_plugin.upkeep.share_renewal import AGAIN_S, LOOK_EVERY_S, NOT_ENFORCED, ShareRenewal
 from support.fake_memory_limits import CgroupTree, FakeLimiter
 from support.killed_steps import KilledSteps, StopError
 from support.plugin import (
@@ -70,10 +69,6 @@ def whole_claim(name: str) -> ResourceClaim:
     return claim_of(name, {"results": [result]}, reserved_for={"pod": "pod-uid"})
 
 
-def new_thread_names(before: Container[threading.Thread]) -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread not in before}
-
-
 def using(pod: str, *claims: str, phase: str = "Running") -> Pod:
     return make_pod(pod, {"main": [(each, "") for each in claims]}, claims={each: each for each in claims}, phase=phase)
 
@@ -106,11 +101,12 @@ class Ground:
         if self.folder.exists():
             self.node.checkpoint_files.remove_half_written()
             self.node.ledger_files.remove_half_written()
-        self.follower = PodLimits(
+        self.renewal = ShareRenewal(
+            opened=lambda: 0,  # the driver is never loaded anew here
             claims=self.node.node_claims,
             changes=self.node.changes,
             pods=self.pods,
-            pods_of=self.node.reporter.users_of,
+            users=self.node.reporter,
             cgroups=cgroups,
             tell=self._tell,
             clock=self.node.clock,
@@ -138,17 +134,17 @@ class Ground:
     def follow(self) -> None:
         """What PodDevicesReporter does after each change."""
         with self.node.node_claims.hold():
-            self.follower.follow(self.node.node_claims.prepared())
+            self.renewal.follow(self.node.node_claims.prepared())
 
     def look(self) -> bool:
         """Look, once PodDevicesReporter has found out whose claims these are."""
         self.node.reporter.reconcile()
-        return self.follower.look()
+        return self.renewal.look()
 
     def pause_s(self) -> float:
         """The pause after one more look."""
         self.look()
-        return self.follower.pause_s()
+        return self.renewal.pause_s()
 
     def limits(self) -> dict[str, int]:
         """GiB by the pod's folder, whose last part is its UID."""
@@ -301,7 +297,7 @@ def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
     assert not ground.look()
     assert ground.told_pods == [["a", "b"]]
     ((reason, text),) = ground.told
-    assert reason == NOT_LIMITED
+    assert reason == NOT_ENFORCED
     assert "may use more of its GPU's memory than its share" in text
     assert "the driver was loaded without them" in text
     ground.reserve("a", "b", "c")
@@ -315,13 +311,13 @@ def test_nobody_is_told_of_a_limit_that_waits_for_a_call_which_has_the_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An MPS server may take ten seconds to start."""
-    monkeypatch.setattr(pod_limits, "GPU_WAIT_S", 0.0)
+    monkeypatch.setattr(share_renewal, "GPU_WAIT_S", 0.0)
     ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one"), using("b", "one")], cgroups="a b")
     ground.prepare()
     ground.reserve("a", "b")
     with ThreadPoolExecutor() as other, ground.node.gpu_locks[device_name(0)].hold():
         assert not other.submit(ground.look).result()
-    assert (ground.told, ground.follower.pause_s()) == ([], AGAIN_S)
+    assert (ground.told, ground.renewal.pause_s()) == ([], AGAIN_S)
     assert ground.look()
     assert ground.limits() == {"a": 10, "b": 10}
 
@@ -344,7 +340,7 @@ def test_a_limit_that_cannot_be_set_is_tried_less_and_less_often_while_the_reaso
     ground.prepare()
     ground.reserve("a", "b")
     ground.limiter.problem = "the driver was loaded without them"
-    assert [ground.pause_s() for _ in range(7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert [ground.pause_s() for _ in range(9)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15.0, 15.0]
     ground.limiter.problem = "something else"
     assert [ground.pause_s() for _ in range(2)] == [0.2, 0.4]
     ground.limiter.problem = None
@@ -359,26 +355,19 @@ def test_a_pod_without_a_cgroup_is_looked_for_again_and_again(tmp_path: Path) ->
     assert [ground.pause_s() for _ in range(5)] == [AGAIN_S] * 5
 
 
-def test_where_no_claim_has_a_limit_there_is_no_thread_and_no_next_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker, "STOP_S", 60.0)  # its end may take long on a busy machine
-    before = set(threading.enumerate())  # a test before may have left a thread of that name
+def test_where_no_claim_has_a_limit_nothing_wakes_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[int] = []
+    monkeypatch.setattr(worker.Worker, "notice", lambda self: woken.append(1))
     ground = Ground(tmp_path, whole_claim("whole"), share_claim("one", "a"), pods=[using("a", "one")], cgroups="a")
-    try:
-        ground.prepare(0)
-        ground.follow()
-        assert "pod-limits" not in new_thread_names(before)
-        assert ground.pause_s() == math.inf
-        ground.unprepare(0)
-        ground.prepare(1)
-        ground.follow()
-        ground.follow()
-        assert "pod-limits" in new_thread_names(before)
-    finally:
-        ground.follower.stop()
-    assert "pod-limits" not in new_thread_names(before)
-    assert ground.pause_s() == LOOK_EVERY_S
+    ground.prepare(0)
+    woken.clear()
+    ground.follow()
+    assert (woken, ground.pause_s()) == ([], math.inf)
+    ground.unprepare(0)
+    ground.prepare(1)
+    woken.clear()
+    ground.follow()
+    assert (woken, ground.pause_s()) == ([1], LOOK_EVERY_S)
     ground.unprepare(1)
     assert ground.pause_s() == math.inf
 

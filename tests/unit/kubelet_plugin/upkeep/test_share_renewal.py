@@ -1,4 +1,6 @@
-"""Time slices and memory limits of prepared shares, after a driver that has forgotten them was opened again."""
+"""What the GPU driver enforces of prepared shares, after one that has forgotten it was opened again. What follows the
+pods of a claim is in changes/kinds/test_memory_limits.py.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from dracaena.kubelet_plugin.changes.kinds.time_slices import TimeSlices
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
-from dracaena.kubelet_plugin.upkeep.effect_renewal import NOT_ENFORCED, EffectRenewal
+from dracaena.kubelet_plugin.upkeep.share_renewal import NOT_ENFORCED, ShareRenewal
 from support.fake_memory_limits import CgroupTree, FakeLimiter
 from support.fake_nvidia_smi import FakeTimeSlices
 from support.killed_steps import KilledSteps, StopError
@@ -65,18 +67,17 @@ class Ground:
         self.slices = FakeTimeSlices(**{GPU: MEDIUM})
         self.told: list[tuple[str, str]] = []
         self.told_pods: list[list[str]] = []
-        self.users_known = True
         self.opened = 1
         self.start()
 
     def start(self, steps: FileSteps | None = None) -> None:
         cgroups = Cgroups(str(self.tree.root))
         node = NodeEnforcement(memory_limits=None, time_slices=None)
-        using = make_pod("pod", {"main": [("one", "")]}, claims={"one": "one", "two": "two"})
+        pods = FakePods(make_pod("pod", {"main": [("one", "")]}, claims={"one": "one", "two": "two"}))
         self.node = PluginNode(
             self.folder,
             FakeClaims(*self.claims),
-            pods=FakePods(using),
+            pods=pods,
             kind_of=kinds_on(lambda: node),
             kinds=[MemoryLimits(self.limiter, cgroups), TimeSlices(self.slices)],
             steps=steps or FileSteps(),
@@ -84,13 +85,13 @@ class Ground:
         if self.folder.exists():
             self.node.checkpoint_files.remove_half_written()
             self.node.ledger_files.remove_half_written()
-        self.renewal = EffectRenewal(
+        self.renewal = ShareRenewal(
             opened=lambda: self.opened,
             claims=self.node.node_claims,
             changes=self.node.changes,
-            users_known=lambda: self.users_known,
-            pods_of=self.node.reporter.users_of,
-            pods_now=self.node.reporter.users_now,
+            pods=pods,
+            users=self.node.reporter,
+            cgroups=cgroups,
             tell=self._tell,
             clock=self.node.clock,
         )
@@ -222,8 +223,41 @@ def test_what_was_forgotten_while_its_claim_was_being_prepared_is_made_once_it_i
     assert ground.told == [], "its GPU was busy, and nothing is wrong with it"
 
 
+def test_a_claim_that_is_being_prepared_is_left_to_its_call(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that waited for its GPU would take the place of a call that waits for it."""
+    assert ground.renewal.look()
+    apply, looks = ground.node.changes.apply, []
+
+    def looked_at(*given: Any) -> None:
+        with ThreadPoolExecutor() as other, monkeypatch.context() as patch:
+            patch.delattr(ClaimChanges, "hold")
+            looks.append(other.submit(ground.renewal.look).result())
+        apply(*given)
+
+    monkeypatch.setattr(ground.node.changes, "apply", looked_at)
+    ground.prepare(0)
+    assert looks == [True]
+
+
+def test_a_pod_that_comes_later_costs_no_look_at_the_time_slices(ground: Ground) -> None:
+    ground.prepare(0)
+    assert ground.renewal.look()
+    ground.reserve(0, "pod", "late")
+    ground.tree.add("late-uid")
+    ground.node.pods.add(make_pod("late", {"main": [("one", "")]}, claims={"one": "one"}))
+    ground.node.reporter.reconcile()
+
+    def refuse() -> None:
+        raise AssertionError("nvidia-smi takes some tenths of a second")
+
+    ground.slices.before_each = refuse
+    assert ground.renewal.look()
+    assert len(ground.limiter.limits) == 2
+
+
 def test_what_the_driver_cannot_do_any_more_is_told_once(ground: Ground) -> None:
     ground.prepare(0)
+    ground.node.reporter.reconcile()
     ground.load_driver_anew()
     ground.limiter.problem = "load it without RmMemacctMode=0"
     assert not ground.renewal.look()
@@ -241,16 +275,16 @@ def test_it_is_told_once_it_is_known_who_uses_the_claim(ground: Ground) -> None:
     ground.prepare(0)
     ground.load_driver_anew()
     ground.limiter.problem = "load it without RmMemacctMode=0"
-    ground.users_known = False
     assert not ground.renewal.look()
     assert ground.told == []
-    ground.users_known = True
+    ground.node.reporter.reconcile()
     assert not ground.renewal.look()
     assert len(ground.told) == 1
 
 
 def test_pods_that_the_watch_has_not_shown_yet_are_told_too_and_those_that_come_later(ground: Ground) -> None:
     ground.prepare(0)
+    ground.node.reporter.reconcile()
     ground.load_driver_anew()
     ground.limiter.problem = "load it without RmMemacctMode=0"
     ground.reserve(0, "pod", "late")
