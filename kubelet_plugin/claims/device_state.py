@@ -11,7 +11,7 @@ unprepares a claim before its last pod counts as ended, and the claim can be dea
 to two claims this way: the claim holds the devices that its checkpoint names against all others. Wherever the claim is
 read anyway, the two are compared, and a claim whose allocation differs is refused with both sets of devices named.
 
-A kind of device may need more than files on its node, for example an MPS server (docs/design/0028-device-kinds.md).
+A kind of device may need more than files on its node, for example an MPS server (docs/design/device-kinds.md).
 Such effects stand in the checkpoint "started", are made before the CDI spec without the lock that the calls share
 (changes.claim_changes), and undone before the checkpoint is removed. A claim without effects, as most for whole GPUs,
 holds that lock from "started" to "done".
