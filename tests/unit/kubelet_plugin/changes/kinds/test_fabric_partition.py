@@ -358,7 +358,7 @@ def test_a_note_that_cannot_be_read_keeps_its_partition_until_a_claim_wants_it(n
     node.manager.active = [1]
     claim = node.whole_of("a", 5, 7)
     prepare(node, claim)
-    (note,) = (node.folder / "ledger").iterdir()
+    (note,) = (node.folder / "ledger").glob("fabric-partition.*")
     note.write_bytes(b'{"checksum": "", "note": [[')
     node.restart()
     assert (active(node), told(node)) == ([1, 5], [("FabricPartitionUnclear", "partition 1")])
@@ -376,15 +376,15 @@ def test_a_note_that_cannot_be_read_keeps_its_partition_until_a_claim_wants_it(n
 def test_a_claim_that_was_prepared_deactivates_its_partition_although_its_note_cannot_be_read(node: FabricNode) -> None:
     claim = node.whole_of("a", 5, 7)
     prepare(node, claim)
-    (note,) = (node.folder / "ledger").iterdir()
+    (note,) = (node.folder / "ledger").glob("fabric-partition.*")
     note.write_bytes(b"torn")
     unprepare(node, claim)
-    assert (active(node), list((node.folder / "ledger").iterdir())) == ([], [])
+    assert (active(node), list((node.folder / "ledger").glob("fabric-partition.*"))) == ([], [])
 
 
 def test_a_file_with_another_name_among_the_notes_is_a_trouble_and_harms_nobody(node: FabricNode) -> None:
     prepare(node, node.whole_of("a", 5, 7))
-    (note,) = (node.folder / "ledger").iterdir()
+    (note,) = (node.folder / "ledger").glob("fabric-partition.*")
     note.with_name("fabric-partition.copy.json").write_bytes(note.read_bytes())
     node.look()
     assert (told(node), sweep(node)) == ([], 0)
