@@ -1,4 +1,4 @@
-"""Section: where requests for a part of a GPU go (docs/design/0029-shares.md), by the real allocator and by the rules
+"""Section: where requests for a part of a GPU go (docs/design/shares.md), by the real allocator and by the rules
 of other systems (baselines.sharing).
 
 Requests come at random, hold their share for a random time, and are refused where there is no room. What is measured

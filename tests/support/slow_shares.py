@@ -1,4 +1,4 @@
-"""Where shares go, by the letter of docs/design/0029-shares.md: every way to serve a pod is written down, those that
+"""Where shares go, by the letter of docs/design/shares.md: every way to serve a pod is written down, those that
 break a rule are struck out, and the rest is sorted. It looks at nodes one by one and knows neither kinds nor bounds.
 
 A pod is a list of requests: at most one for whole GPUs, and some for shares. Only the worth of a set of GPUs is asked

@@ -1,5 +1,5 @@
 """Where the GPUs of a pod go on nodes, whole or in fractions: one order for whole GPUs, for shares
-(docs/design/0029-shares.md) and for parts that are cut on demand (docs/design/mig.md).
+(docs/design/shares.md) and for parts that are cut on demand (docs/design/mig.md).
 
 Whole GPUs are chosen first, by their links, as if the fractions took nothing, but so that these find a place. Fractions
 go where they break the fewest free GPUs, then where that damages the rest of the node least, and then where least is

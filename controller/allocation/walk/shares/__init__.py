@@ -1,1 +1,1 @@
-"""Where shares of GPUs go on a node, and whole GPUs beside them (docs/design/0029-shares.md)."""
+"""Where shares of GPUs go on a node, and whole GPUs beside them (docs/design/shares.md)."""

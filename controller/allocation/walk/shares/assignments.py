@@ -1,4 +1,4 @@
-"""Every way to distribute the shares of a pod over the GPUs of one node (docs/design/0029-shares.md).
+"""Every way to distribute the shares of a pod over the GPUs of one node (docs/design/shares.md).
 
 Users write the requests, and whether they fit together is bin packing: some requests cannot be decided within a
 lifetime. So each look at a GPU is charged and counted, what cannot succeed is noticed early, and the search ends at a

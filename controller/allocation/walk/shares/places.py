@@ -1,4 +1,4 @@
-"""Where the shares of a pod go on one node (docs/design/0029-shares.md).
+"""Where the shares of a pod go on one node (docs/design/shares.md).
 
 A request for an amount of a GPU's capacities gets a share if the GPU is given in shares. It joins the GPU in use that
 it fills best, else it takes the free one whose loss hurts the rest least. legal judges what the API allows beyond

@@ -1,5 +1,5 @@
 """What a pod that names amounts asks of the nodes of one kind: which requests get shares, of which GPUs, and how much
-(docs/design/0029-shares.md)."""
+(docs/design/shares.md)."""
 
 from __future__ import annotations
 
