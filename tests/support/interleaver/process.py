@@ -424,6 +424,8 @@ def stepping() -> Iterator[None]:
     gc.set_threshold(NEW_OBJECTS)
     with ExitStack() as patches:
         patches.callback(gc.unfreeze)
+        patches.callback(gc.collect)  # it only looks at what this search has left, which the next would freeze
+        patches.callback(_metrics.cache_clear)  # gauges keep the last controller that was made
         patches.callback(gc.set_threshold, *thresholds)
         patches.callback(_pools.clear)  # a fault that is put back next may read them differently
         for module, attribute, value in _PATCHES:

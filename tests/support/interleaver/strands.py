@@ -18,7 +18,7 @@ class _Thread:
         self.go, self.back = threading.Lock(), threading.Lock()
         self.go.acquire()
         self.back.acquire()
-        self.work: Callable[[], None] = lambda: None
+        self.work: Callable[[], None] = _nothing
         threading.Thread(target=self._run, name="strand", daemon=True).start()
 
     def _run(self) -> None:
@@ -29,6 +29,10 @@ class _Thread:
 
 
 _idle: list[_Thread] = []
+
+
+def _nothing() -> None:
+    """What an idle thread does: it keeps nothing of its last strand."""
 
 
 class Strand:
@@ -60,7 +64,7 @@ class Strand:
         thread.back.acquire()
         Strand.current = before
         if self.done:
-            self._thread = None
+            self._thread, thread.work = None, _nothing
             _idle.append(thread)
 
     def kill(self) -> None:
