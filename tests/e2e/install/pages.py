@@ -190,7 +190,6 @@ NOT_RUN_HERE = {
     "journalctl -u kubelet": "asks systemd, under which no kubelet of these tests runs",
     "kubectl --namespace dracaena port-forward service/dracaena-controller-page 8082": "runs until it is stopped",
     "kubectl create token my-service-account": "names an account of the reader's",
-    "kubectl label": _SPOKEN_OF,
     "kubectl port-forward": _SPOKEN_OF,
     "nvidia-smi mig -dci": _DRIVER,
     "nvidia-smi mig -lgip": _DRIVER,
