@@ -57,7 +57,7 @@ class Box:
     partitions: tuple[int, ...] = ()
     """The sets of GPUs that Fabric Manager can link, including those of one GPU, ascending. The GPUs of one claim are
     linked if they are one of these sets, and only by PCIe if not; `topology` then has no NVLinks. Empty: the links of
-    `topology` exist for any set of holders (docs/design/0042-fabric-partitions.md)."""
+    `topology` exist for any set of holders (docs/design/fabric-partitions.md)."""
     wired: Topology | None = None
     """With `partitions`: `topology` plus the NVLinks inside them."""
     switched: int = field(init=False)

@@ -1,6 +1,6 @@
 """Which sets of GPUs one claim may have where Fabric Manager links only whole partitions, and what its requests get.
 
-docs/design/0042-fabric-partitions.md
+docs/design/fabric-partitions.md
 """
 
 from __future__ import annotations

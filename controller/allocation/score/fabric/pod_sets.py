@@ -1,6 +1,6 @@
 """What sets of GPUs are worth to a pod of several claims where Fabric Manager links only whole partitions.
 
-docs/design/0042-fabric-partitions.md
+docs/design/fabric-partitions.md
 """
 
 from __future__ import annotations
