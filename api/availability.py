@@ -4,6 +4,7 @@ reasons.
 A device is free if no claim has it and a claim that tolerates no taint could get it. One that only claims with
 tolerations can get is not free, although such a claim, of an admin who examines a GPU for example, gets it: people and
 scripts that look for free GPUs have other claims in mind. A taint that only informs (effect None) keeps no pod off.
+The controller gives only devices with its own taint, which keeps kube-scheduler off: others are not free either.
 """
 
 from __future__ import annotations
@@ -26,16 +27,23 @@ admin's: pods for GPUs usually tolerate those."""
 NO_NODE: Final = "there is no such Node"
 CORDONED: Final = "cordoned"
 
+MOST_PAGES: Final = 32
+"""Slices of one node that are read to show it, 2,048 devices: 16 GPUs with all the places of a divided one have 500. A
+node can publish as many as the API server stores, and must not hold up who looks at it."""
+
 
 def why_not_given(driver: str, device: Device) -> str:
     """Return why no claim without tolerations gets a device even if no claim has it, whatever else its pool and its
-    node are; empty if one may. Our own taint, with which the controller keeps kube-scheduler off, does not count. Cost:
-    a look at each attribute."""
+    node are; empty if one may. Cost: a look at each
+    attribute."""
     if device.unknown:
         return unknown_fields(device.unknown, "the device")
-    tainted = next((taint for taint in keeping_off(device.taints) if taint.key != taint_key(driver)), None)
-    if tainted is not None:
-        return f"taint {in_words(tainted)}"
+    blocking = list(keeping_off(device.taints))
+    others = [taint for taint in blocking if taint.key != taint_key(driver)]
+    if others:
+        return f"taint {in_words(others[0])}"
+    if not blocking:
+        return f"kube-scheduler allocates it: it lacks the taint {taint_key(driver)}"
     problem = device_problem(device)
     return "" if problem is None else f"{problem.attribute}: {problem.seen}, expected {problem.expected}"
 
@@ -68,6 +76,12 @@ def current_pages(pages: Sequence[ResourceSlice]) -> list[ResourceSlice]:
     """Return the slices of the newest generation. There is at least one if `pages` has one."""
     newest = max(page.spec.pool.generation for page in pages)
     return [page for page in pages if page.spec.pool.generation == newest]
+
+
+def shown_pages(pages: Sequence[ResourceSlice]) -> list[ResourceSlice]:
+    """Return the slices of the newest generation, the first MOST_PAGES by name. There is at least one if `pages` has
+    one."""
+    return sorted(current_pages(pages), key=lambda page: page.metadata.name)[:MOST_PAGES]
 
 
 def several_pools(node: str, count: int) -> str:

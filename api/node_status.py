@@ -8,51 +8,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from dracaena.api.availability import current_pages, why_not_given, why_nothing_given
+from dracaena.api.availability import MOST_PAGES, current_pages, shown_pages, why_not_given, why_nothing_given
 from dracaena.api.device_taints import in_words, keeping_off, with_taint_rules
 from dracaena.api.devicepool import decode_pool
+from dracaena.api.gpu_states import (
+    NOT_PUBLISHED,
+    GpuState,
+    gpu_states,
+    gpu_sums,
+    handed_devices,
+    pool_gpus,
+    state_in_words,
+    sums_in_words,
+)
+from dracaena.api.holders import Held, Holder, holders_of, shares_of
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig_layout import MigLayoutStatus, mig_layout_document, mig_layout_status
 from dracaena.api.names import taint_key
 from dracaena.api.objects import Node, Taint
 from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import Device, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dracaena.api.sharing import NO_MODE, UNREADABLE_MODE, is_all_memory, mode_of, taken_in_words
+from dracaena.api.sharing import NO_MODE, taken_in_words
 from dracaena.api.slice_drawing import DrawnGpu, cut_gpus
 from dracaena.api.tree import render_tree
 
-HIDDEN: Final = "somebody of a namespace that you may not see"
-
-MOST_PAGES: Final = 32
-"""Slices of one node that are read to show it, 2,048 devices: 16 GPUs with all the places of a divided one have 500. A
-node can publish as many as the API server stores, and must not hold up who looks at it."""
-
 MOST_REMARKS: Final = 20
 """About one node: a screen."""
-
-Held = Mapping[tuple[str, str], Sequence["Holder"]]
-"""Pool and device → who has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A claim that has a device."""
-
-    claim: str
-    """`namespace/name`."""
-    pods: tuple[str, ...]
-    """Names of the pods that it is reserved for, in its namespace."""
-    consumed: Mapping[str, str] | None = None
-    """What a share takes of each capacity; None: the device is given whole or not at all."""
-    mode: str | None = None
-    """How a share's GPU is shared (api.sharing)."""
-    hidden: bool = False
-    """Whether its names are left out, because the reader may not see them."""
-
-    def __str__(self) -> str:
-        if self.hidden:
-            return HIDDEN
-        return f"{self.claim} for {', '.join(self.pods)}" if self.pods else f"{self.claim}, no pod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +58,9 @@ class DeviceStatus:
     """... and how many."""
 
     @property
-    def is_free(self) -> bool:
-        """Whether no claim has it, and a claim without tolerations could get it."""
-        return not self.holders and not self.unavailable
-
-    @property
     def shares(self) -> tuple[Holder, ...]:
         """The claims that have a part of it and leave some to others."""
-        shares = tuple(holder for holder in self.holders if holder.consumed is not None)
-        takes_all = len(shares) == 1 and shares[0].consumed is not None and self._leaves_nothing(shares[0].consumed)
-        return () if takes_all else shares
-
-    def _leaves_nothing(self, consumed: Mapping[str, str]) -> bool:
-        return is_all_memory(consumed, self.capacity)
+        return shares_of(self.holders, self.capacity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +86,8 @@ class PublishedNode:
     """For GPUs that may go to virtual machines when claims ask: ordinal of the device for those → of the GPU."""
     partitions: tuple[frozenset[int], ...] = ()
     """The sets of GPUs that are linked if one claim has exactly them (DecodedPool.partitions)."""
+    states: tuple[GpuState, ...] = ()
+    """Of each GPU that was bought, by ordinal (api.gpu_states)."""
 
     @property
     def linked_sets(self) -> list[list[int]]:
@@ -122,25 +95,10 @@ class PublishedNode:
         return [sorted(gpus) for gpus in self.partitions if len(gpus) > 1]
 
     @property
-    def devices(self) -> tuple[DeviceStatus, ...]:
-        """What claims can have: GPUs in ordinal order, then MIG devices, then vGPUs. A GPU of which a claim has a part
-        is left out. For a GPU that is two devices, the held one, or the GPU itself while neither is held."""
-        had = {vfio: whole for vfio, whole in self.handed.items() if self.gpus[vfio].holders}
-        left_out = {*self.handed, *had.values()} - had.keys()
-        cut = {part.parent_uuid for part in self.migs if part.start is not None}
-        parted = {ordinal for ordinal, gpu in enumerate(self.machine.gpus) if gpu.uuid in cut}
-        left_out |= {each for each in parted if each in self.gpus and not self.gpus[each].holders}
-        return (*(self.gpus[each] for each in sorted(self.gpus) if each not in left_out), *self.migs, *self.vgpus)
-
-    @property
-    def parts_of(self) -> Counter[str]:
-        """How many parts claims have of each GPU that is cut on demand, by its UUID."""
-        return Counter(part.parent_uuid for part in self.migs if part.start is not None)
-
-    @property
-    def free(self) -> int:
-        """Devices that are free."""
-        return sum(device.is_free for device in self.devices)
+    def holders(self) -> Iterator[Holder]:
+        """Who has what, once for each device."""
+        devices = (*self.gpus.values(), *self.migs, *self.vgpus)
+        return (holder for device in devices for holder in device.holders)
 
     @property
     def product(self) -> str:
@@ -170,56 +128,6 @@ def node_statuses(
     by_name = {node.metadata.name: node for node in nodes}
     held = holders_of(driver, claims)
     return tuple(node_status(driver, name, pages[name], by_name.get(name), held) for name in sorted(pages))
-
-
-def holders_of(driver: str, claims: Iterable[ResourceClaim]) -> dict[tuple[str, str], list[Holder]]:
-    """Return who has which device, by pool and device, by claim. Admin access takes nothing from others."""
-    *_, held = holders_in_turns(driver, claims)
-    assert held is not None
-    return held
-
-
-def holders_in_turns(
-    driver: str, claims: Iterable[ResourceClaim], *, claims_a_turn: int = 1 << 30
-) -> Iterator[dict[tuple[str, str], list[Holder]] | None]:
-    """Yield None after each turn, and finally what holders_of() returns."""
-    held: dict[tuple[str, str], list[Holder]] = {}
-    shared = set()
-    for count, claim in enumerate(claims, start=1):
-        for device, holder in _devices_of(driver, claim):
-            holders = held.setdefault(device, [])
-            holders.append(holder)
-            if len(holders) > 1:
-                shared.add(device)
-        if count % claims_a_turn == 0:
-            yield None
-    for device in shared:
-        held[device].sort(key=lambda holder: holder.claim)
-    yield held
-
-
-def _devices_of(driver: str, claim: ResourceClaim) -> Iterator[tuple[tuple[str, str], Holder]]:
-    allocation = claim.status.allocation
-    if allocation is None:
-        return
-    pods = tuple(sorted(user.name for user in claim.status.reserved_for if user.resource == "pods"))
-    for result in allocation.devices.results:
-        if result.driver == driver and not result.admin_access:
-            holder = Holder(claim.key, pods)
-            if result.share_id is not None:
-                holder = replace(holder, consumed=result.consumed_capacity, mode=_mode(driver, claim, result.request))
-            yield (result.pool, result.device), holder
-
-
-def _mode(driver: str, claim: ResourceClaim, request: str) -> str:
-    allocation = claim.status.allocation
-    if allocation is None or claim.problem:
-        return UNREADABLE_MODE
-    configs = [(one.requests, one.opaque) for one in allocation.devices.config]
-    return mode_of(
-        request,
-        [(names, opaque.parameters) for names, opaque in configs if opaque is not None and opaque.driver == driver],
-    )
 
 
 def node_status(
@@ -282,26 +190,8 @@ def node_status(
             if device in ordinals and whole in ordinals
         },
         decoded.partitions,
+        gpu_states(pool_gpus(driver, pages, node), held),
     )
-
-
-def handed_devices(current: Sequence[ResourceSlice]) -> Mapping[str, str]:
-    """Return the devices for virtual machines that are the same GPU as another device: both draw on the counter set
-    with the name of the GPU's device."""
-    devices = [device for page in current for device in page.spec.devices]
-    sets = {
-        device.name: device.consumes_counters[0].counter_set
-        for device in devices
-        if device.consumes_counters and pci_bus_id_in(device.name) is not None
-    }
-    names = {device.name for device in devices} if sets else set()
-    return {device: counter_set for device, counter_set in sets.items() if counter_set in names}
-
-
-def shown_pages(pages: Sequence[ResourceSlice]) -> list[ResourceSlice]:
-    """Return the slices of the newest generation, the first MOST_PAGES by name. There is at least one if `pages` has
-    one."""
-    return sorted(current_pages(pages), key=lambda page: page.metadata.name)[:MOST_PAGES]
 
 
 MOST_TAINTS: Final = 8
@@ -341,8 +231,8 @@ def few(remarks: Sequence[str]) -> tuple[str, ...]:
 
 
 def tree_lines(node: PublishedNode) -> Iterator[str]:
-    """Yield the tree of a node with who has what, as text."""
-    yield f"{node.name}: {node.free} of {counted(len(node.devices), 'device')} free, {node.product}"
+    """Yield the tree of a node with the state of each GPU and who has it, as text."""
+    yield f"{node.name}: {node.product}, {sums_in_words(node.states)}"
     yield from (f"  {line}" for line in (*node.remarks, *([] if node.layout is None else [node.layout])))
     labels = dict(enumerate(_labels_of_gpus(node)))
     if labels:
@@ -356,22 +246,26 @@ def tree_lines(node: PublishedNode) -> Iterator[str]:
 
 
 def _labels_of_gpus(node: PublishedNode) -> Iterator[str]:
-    """Yield who has each GPU, in words, in ordinal order."""
-    parts, named = node.parts_of, {each.name for each in node.devices}
-    given = {whole for vfio, whole in node.handed.items() if node.gpus[vfio].holders}
-    for ordinal, gpu in enumerate(node.machine.gpus):
-        if ordinal not in node.gpus:
-            yield "not published"
-            continue
-        device = node.gpus[ordinal]
-        address = pci_bus_id_in(device.name)
-        if count := parts[gpu.uuid]:
-            yield f"cut into {counted(count, 'part')}"
-        elif address is not None:
-            words = label_of(device) if device.name in named else "the same GPU as above"
-            yield f"for virtual machines, {address}: {words}"
+    """Yield who has each GPU and what is wrong with it, in words, in ordinal order."""
+    states = dict(enumerate(node.states))
+    for ordinal in range(len(node.machine.gpus)):
+        device = node.gpus.get(ordinal)
+        whole = node.handed.get(ordinal, ordinal)
+        address = None if device is None else pci_bus_id_in(device.name)
+        if whole != ordinal and device is not None:
+            words = label_of(device) if device.holders else "the same GPU as above"
         else:
-            yield "given to a virtual machine" if ordinal in given else label_of(device)
+            words = gpu_label(states.get(ordinal, GpuState(NOT_PUBLISHED)), device)
+        yield words if address is None else f"for virtual machines, {address}: {words}"
+
+
+def gpu_label(state: GpuState, device: DeviceStatus | None) -> str:
+    """Return who has a GPU, and what else there is to say of it, in words. `device`: all of it; None: not published."""
+    words = state_in_words(state)
+    if device is None or not state.holders or (state.parts is not None and state.parts.kind != "shares"):
+        return words
+    whose = label_of(device) if device.holders else "given to a virtual machine"
+    return "; ".join(filter(None, (whose, words)))
 
 
 def label_of(device: DeviceStatus) -> str:
@@ -387,31 +281,25 @@ def label_of(device: DeviceStatus) -> str:
 
 
 def node_document(node: PublishedNode) -> dict[str, Any]:
-    """Return the JSON form; docs/explain.md promises it."""
-    gpus = [
-        {
-            "device": device.name,
-            "index": node.machine.gpus[ordinal].index,
-            "uuid": node.machine.gpus[ordinal].uuid,
-            "product": node.machine.gpus[ordinal].product_name,
-            **({"capacity": dict(device.capacity)} if device.capacity else {}),
-            **_state(device),
-        }
-        for ordinal, device in sorted(node.gpus.items())
-    ]
+    """Return the JSON form; docs/reference/json.md promises it."""
+    twins = {whole: node.gpus[vfio].name for vfio, whole in node.handed.items() if vfio in node.gpus}
+    gpus = [_gpu_document(node, ordinal, state, twins.get(ordinal)) for ordinal, state in enumerate(node.states)]
     migs = [
         {
             "device": mig.name,
             "profile": mig.profile,
             **({} if mig.start is None else {"parentUUID": mig.parent_uuid, "start": mig.start, "size": mig.size}),
-            **_state(mig),
+            **_state(mig.holders, mig.taints, mig.unavailable),
         }
         for mig in node.migs
     ]
-    vgpus = [{"device": one.name, "type": one.profile, **_state(one)} for one in node.vgpus]
+    vgpus = [
+        {"device": one.name, "type": one.profile, **_state(one.holders, one.taints, one.unavailable)}
+        for one in node.vgpus
+    ]
     return {
         "name": node.name,
-        "free": node.free,
+        "counts": gpu_sums(state.sign for state in node.states),
         "gpus": gpus,
         "migDevices": migs,
         **({"vgpus": vgpus} if vgpus else {}),
@@ -421,23 +309,38 @@ def node_document(node: PublishedNode) -> dict[str, Any]:
     }
 
 
-def _state(device: DeviceStatus) -> dict[str, Any]:
-    taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in device.taints]
+def _gpu_document(node: PublishedNode, ordinal: int, state: GpuState, twin: str | None) -> dict[str, Any]:
+    gpu = node.machine.gpus[ordinal] if ordinal in node.gpus else None
+    capacity = node.gpus[ordinal].capacity if gpu is not None else {}
     return {
-        "heldBy": _held_by(device),
-        **({"taints": taints} if taints else {}),
-        **({"unavailable": device.unavailable} if device.unavailable else {}),
+        "device": state.device or None,
+        **({} if twin is None else {"passthroughDevice": twin}),
+        "index": None if gpu is None else gpu.index,
+        "uuid": (state.uuid if gpu is None else gpu.uuid) or None,
+        "product": None if gpu is None else gpu.product_name,
+        "state": state.name,
+        **({"fault": state.fault} if state.fault else {}),
+        **({"reported": state.told} if state.told else {}),
+        **({"parts": state.parts._asdict()} if state.parts is not None else {}),
+        **({"capacity": dict(capacity)} if capacity else {}),
+        **_state(state.holders, state.taints, state.why),
     }
 
 
-def _held_by(device: DeviceStatus) -> list[dict[str, Any]]:
-    return [
-        {
-            **({"hidden": True} if holder.hidden else {"claim": holder.claim, "pods": list(holder.pods)}),
-            **({} if holder.consumed is None else {"consumedCapacity": dict(holder.consumed), "sharing": holder.mode}),
-        }
-        for holder in device.holders
-    ]
+def _state(holders: Iterable[Holder], taints: Iterable[Taint], why: str) -> dict[str, Any]:
+    shown = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in taints]
+    return {
+        "heldBy": [_holder(holder) for holder in holders],
+        **({"taints": shown} if shown else {}),
+        **({"why": why} if why else {}),
+    }
+
+
+def _holder(holder: Holder) -> dict[str, Any]:
+    return {
+        **({"hidden": True} if holder.hidden else {"claim": holder.claim, "pods": list(holder.pods)}),
+        **({} if holder.consumed is None else {"consumedCapacity": dict(holder.consumed), "sharing": holder.mode}),
+    }
 
 
 def counted(count: int, what: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from dracaena.api.availability import shown_pages
 from dracaena.api.devicepool import decode_pool
-from dracaena.api.node_status import shown_pages
 from dracaena.api.slice_drawing import cut_gpus
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ examples:
       dracaena status --node worker-1 --node worker-2
 
   Nodes with 4 free GPUs or more, for a script
-      dracaena status -o json | jq -r '.nodes[] | select(.free >= 4) | .name'
+      dracaena status -o json | jq -r '.nodes[] | select(.counts.free >= 4) | .name'
 """
 
 
@@ -109,6 +109,7 @@ def _named(
 
 
 def _lines(shown: Sequence[PublishedNode], *, trees: bool) -> Iterator[str]:
+    from dracaena.api.gpu_states import gpu_sums
     from dracaena.api.node_status import tree_lines
 
     if trees or len(shown) <= MOST_TREES:
@@ -116,34 +117,30 @@ def _lines(shown: Sequence[PublishedNode], *, trees: bool) -> Iterator[str]:
             yield from tree_lines(node)
             yield ""
         return
-    rows = [("NODE", "GPUS", "FREE", "CLAIMS", "REMARKS")]
+    rows = [("NODE", "GPUS", "FREE", "PARTIAL", "FAILED", "CLAIMS", "REMARKS")]
     for node in shown:
-        claims = {holder.claim for device in node.devices for holder in device.holders}
-        free = f"{node.free} of {len(node.devices)}"
+        counts = gpu_sums(state.sign for state in node.states)
+        claims = {holder.claim for holder in node.holders}
+        free = f"{counts['free']} of {counts['gpus']}"
         remarks = (*node.remarks, *([] if node.layout is None else [str(node.layout)]))
-        rows.append((node.name, node.product, free, str(len(claims)), "; ".join(remarks)))
+        sums = (free, str(counts["partial"]), str(counts["failed"]), str(len(claims)))
+        rows.append((node.name, node.product, *sums, "; ".join(remarks)))
     yield from aligned(rows)
     yield ""
 
 
 def _total(shown: Sequence[PublishedNode]) -> str:
+    from dracaena.api.gpu_states import sums_in_words
     from dracaena.api.node_status import counted
 
-    counts = _summary(shown)
-    unused = f"{counts['unavailable']} unused but not available, " if counts["unavailable"] else ""
-    used = counts["devices"] - counts["free"] - counts["unavailable"]
-    return (
-        f"{counted(counts['nodes'], 'node')}, {counted(counts['devices'], 'device')}: {counts['free']} free, "
-        f"{unused}{used} held by {counted(counts['claims'], 'claim')}"
-    )
+    states = [state for node in shown for state in node.states]
+    claims = {holder.claim for node in shown for holder in node.holders}
+    return f"{counted(len(shown), 'node')}, {sums_in_words(states)}; {counted(len(claims), 'claim')} with devices"
 
 
 def _summary(shown: Sequence[PublishedNode]) -> dict[str, int]:
-    claims = {holder.claim for node in shown for device in node.devices for holder in device.holders}
-    return {
-        "nodes": len(shown),
-        "devices": sum(len(node.devices) for node in shown),
-        "free": sum(node.free for node in shown),
-        "unavailable": sum(not one.holders and not one.is_free for node in shown for one in node.devices),
-        "claims": len(claims),
-    }
+    from dracaena.api.gpu_states import gpu_sums
+
+    claims = {holder.claim for node in shown for holder in node.holders}
+    sums = gpu_sums(state.sign for node in shown for state in node.states)
+    return {"nodes": len(shown), **sums, "claims": len(claims)}

@@ -102,14 +102,16 @@ class QueueMetrics(MetricTable):
         "dracaena_controller_oldest_waiting_pod_seconds",
         "Seconds since the creation of the oldest pod whose claims cannot be allocated now; 0 when none waits.",
     )
-    free_gpus = gauge(
-        "dracaena_controller_free_gpus",
-        "Whole GPUs that no claim has and that carry no taint but ours, on nodes that are ready and not cordoned; "
-        "without those for virtual machines.",
+    gpus = gauge(
+        "dracaena_controller_gpus",
+        "GPUs that were bought, by state: free (a pod without tolerations could get it), vm (the same for a virtual "
+        "machine alone), partial (divided or shared, with room), used, failed (a fault keeps pods off), closed (no "
+        "pod gets it for another reason), unpublished.",
+        "state",
     )
     most_free_gpus = gauge(
         "dracaena_controller_most_free_gpus",
-        "The same on the node that has the most of them.",
+        "Free GPUs of the node that has most of them.",
     )
     kept_nodes = gauge(
         "dracaena_controller_earmarks",

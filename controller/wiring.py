@@ -29,6 +29,7 @@ from dracaena.controller.lifecycle.pod_record import Growth
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.page.wiring import measure_gpus
 from dracaena.controller.ports import PodApi
 from dracaena.controller.queue.charging import Charging
 from dracaena.controller.queue.lanes import Turn
@@ -38,7 +39,6 @@ from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state.cluster import Cluster, ClusterState, Wakers
-from dracaena.controller.state.free_gpu_count import FreeGpuCount
 from dracaena.controller.state.intake import Intake
 from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.controller.watches import Watches
@@ -147,7 +147,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     shared = _shared(settings, given, leadership, cached_turn)
     waiting = WaitingPods(shared.events, shared.clock, shared.metrics)
     reports = _reports(shared)
-    cluster, intake, free_gpus = _cluster(settings, shared, reports, given.rules or upkeep_rules(settings))
+    cluster, intake = _cluster(settings, shared, reports, given.rules or upkeep_rules(settings))
     slice_reports = SliceReports(shared.events, shared.metrics, lambda: shared.work.is_open)
     count_write = shared.metrics.writes.wrote
     template_writes = KubeTemplates(shared.client, count_write)
@@ -159,8 +159,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     watches = _watches(settings, shared, cluster, intake, gatekeeper, reports, slice_reports)
     reconciler, workers = _workers(settings, shared, writes, gatekeeper, templates, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
-    shared.metrics.queue.free_gpus.set_function(free_gpus.total)
-    shared.metrics.queue.most_free_gpus.set_function(free_gpus.most_on_a_node)
+    measure_gpus(shared.driver, shared.metrics, watches, shared.clock)
     quota_reports = QuotaReports(
         shared.events, shared.metrics, cluster.quotas, watches.namespaces.get, lambda: shared.work.is_open
     )
@@ -237,8 +236,8 @@ def _reports(shared: Shared) -> ClaimReports:
 
 def _cluster(
     settings: ControllerSettings, shared: Shared, reports: ClaimReports, rules: UpkeepRules
-) -> tuple[Cluster, Intake, FreeGpuCount]:
-    """Return the three ways into one state."""
+) -> tuple[Cluster, Intake]:
+    """Return the two ways into one state."""
     work, clock, collided = shared.work, shared.clock, reports.collided
     state = ClusterState(
         shared.driver,
@@ -251,7 +250,7 @@ def _cluster(
     cluster = Cluster(state, clock, keep=kept_claim(shared.driver), collided=collided)
     problems_changed = shared.metrics.watches.problems_changed
     intake = Intake(state, clock, problems_changed=problems_changed, collided=collided)
-    return cluster, intake, FreeGpuCount(state, clock)
+    return cluster, intake
 
 
 def _gatekeeper(

@@ -375,7 +375,7 @@ def _files() -> dict[str, HttpAnswer]:
 
 
 def _held(node: PublishedNode) -> Sequence[str]:
-    return sorted({holder.claim.partition("/")[0] for device in node.devices for holder in device.holders})
+    return sorted({holder.claim.partition("/")[0] for holder in node.holders})
 
 
 def _json(document: Mapping[str, Any]) -> HttpAnswer:

@@ -1,14 +1,18 @@
-"""Builds the page of one controller from its parts. It starts nothing."""
+"""Builds the page of one controller from its parts, and the metrics that count what it shows. It starts nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from dracaena.api.gpu_states import STATES
 from dracaena.controller.adapters.exporter_pods import ExporterPods
 from dracaena.controller.adapters.exporters import ExporterAccessFiles, ExportersUrl, HttpExporters
 from dracaena.controller.adapters.reviews import KubeReviews
 from dracaena.controller.events.waiting_pods import WaitingPods
+from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.page.endpoint import PageEndpoint, PageSource
+from dracaena.controller.page.gpu_counts import GpuCounts
 from dracaena.controller.page.node_use import NodeUse
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.views.snapshot import WaitingPod, Watched
@@ -69,6 +73,23 @@ def build_page(
         web_config_file=settings.web_config_file,
         is_open=settings.page_open,
     )
+
+
+def measure_gpus(driver: str, metrics: ControllerMetrics, watches: Watches, clock: Clock) -> None:
+    """Let the metrics say how many GPUs are in each state, counted at each scrape from the caches."""
+
+    def watched() -> Watched:
+        return Watched(
+            watches.nodes.snapshot(),
+            watches.slices.snapshot(),
+            watches.claims.snapshot(),
+            taint_rules=watches.taint_rules.snapshot(),
+        )
+
+    counts = GpuCounts(driver, watched, clock)
+    for state in STATES:
+        metrics.queue.gpus.labels(state).set_function(partial(counts.of, state))
+    metrics.queue.most_free_gpus.set_function(counts.most_free_on_a_node)
 
 
 def _node_use(settings: ControllerSettings, client: KubeClient, clock: Clock) -> NodeUse | None:

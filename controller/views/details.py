@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from dracaena.api.decision import Decision, describe, part_in_words, read_decision, value_in_words
 from dracaena.api.errors import BadInputError
+from dracaena.api.gpu_states import FREE, NOT_PUBLISHED, GpuState
 from dracaena.api.groups import lowest_in_group
-from dracaena.api.node_status import DeviceStatus, Holder, PublishedNode, counted, label_of, tree_lines
+from dracaena.api.holders import Holder
+from dracaena.api.node_status import DeviceStatus, PublishedNode, counted, gpu_label, label_of, tree_lines
 from dracaena.api.objects import Pod, Taint
 from dracaena.api.pod_states import POD_STATES, pod_state
 from dracaena.api.resource_objects import ResourceClaim
@@ -17,7 +19,7 @@ from dracaena.api.slice_drawing import DrawnGpu
 from dracaena.api.topology import Topology
 from dracaena.api.tree import TreeNode, build_tree
 from dracaena.controller.views.names import Sight, shown_text, without_names
-from dracaena.controller.views.node_line import FREE, NOT_PUBLISHED, NodeLine
+from dracaena.controller.views.node_line import NodeLine
 from dracaena.controller.views.snapshot import ClusterSnapshot, WaitingPod
 from dracaena.controller.views.waiting import waited_s
 from dracaena.controller.views.workloads import workload_of
@@ -34,7 +36,7 @@ def node_view(node: PublishedNode, line: NodeLine, sight: Sight) -> dict[str, An
     """Return the JSON form of one node; docs/page.md promises it. `line` is the same node in one line."""
     shown = without_names(node, sight)
     topology = shown.machine.topology
-    groups, parts = _nvlink_groups(topology), shown.parts_of
+    groups = _nvlink_groups(topology)
     devices = {mig.name: mig for mig in shown.migs}
     indexes = {gpu.uuid: gpu.index for gpu in reversed(shown.machine.gpus)}
     return {
@@ -46,7 +48,7 @@ def node_view(node: PublishedNode, line: NodeLine, sight: Sight) -> dict[str, An
         "remarks": [shown_text(remark) for remark in shown.remarks],
         "tree": _tree(build_tree(topology)),
         "gpus": [
-            {**_gpu(shown, ordinal, groups, parts), "sign": line.cells[ordinal : ordinal + 1] or NOT_PUBLISHED}
+            {**_gpu(shown, ordinal, groups), "sign": line.cells[ordinal : ordinal + 1] or NOT_PUBLISHED}
             for ordinal in range(topology.gpu_count)
         ],
         "partitions": shown.linked_sets,
@@ -73,22 +75,22 @@ def _tree(node: TreeNode) -> dict[str, Any]:
     return {"level": level, "assumed": node.assumed, "children": [_tree(child) for child in node.children]}
 
 
-def _gpu(
-    node: PublishedNode, ordinal: int, groups: Sequence[int | None], parts_of: Mapping[str, int]
-) -> dict[str, Any]:
+def _gpu(node: PublishedNode, ordinal: int, groups: Sequence[int | None]) -> dict[str, Any]:
     gpu, device = node.machine.gpus[ordinal], node.gpus.get(ordinal)
+    state = node.states[ordinal] if ordinal < len(node.states) else GpuState(NOT_PUBLISHED)
     found: dict[str, Any] = {
         "index": gpu.index,
         "numaNode": node.machine.topology.numa_nodes[ordinal],
         "nvlinkGroup": groups[ordinal],
+        "state": state.name,
+        "why": shown_text(state.why) or None,
+        "label": shown_text(gpu_label(state, device)),
+        "taints": [{"what": shown_text(_what(taint)), "effect": taint.effect} for taint in state.taints],
     }
     if device is None:
-        return {**found, "label": "not published", "heldBy": [], "taints": []}
-    parts = parts_of.get(gpu.uuid, 0)
-    label = f"cut into {counted(parts, 'part')}" if parts else label_of(device)
-    taints = [{"what": shown_text(_what(taint)), "effect": taint.effect} for taint in device.taints]
+        return {**found, "heldBy": []}
     product = {"product": shown_text(gpu.product_name or ""), "uuid": shown_text(gpu.uuid)}
-    return {**found, **product, **_device(device), "label": shown_text(label), "taints": taints}
+    return {**_device(device), **product, **found}
 
 
 def _what(taint: Taint) -> str:
@@ -217,7 +219,8 @@ def graph_text(snapshot: ClusterSnapshot, sight: Sight, *, node: str = "") -> st
 
 
 def _line(line: NodeLine) -> str:
-    return f"{line.name}: {line.free} of {counted(line.devices, 'device')} free, {line.product}"
+    free = line.cells.count(FREE)
+    return f"{line.name}: {free} of {counted(len(line.cells), 'GPU')} free, {line.product}"
 
 
 def _printable(lines: Iterator[str]) -> Iterator[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from dracaena.api.node_status import DeviceStatus, Holder, PublishedNode
+from dracaena.api.holders import Holder
+from dracaena.api.node_status import DeviceStatus, PublishedNode
 
 Sight = Callable[[str], bool]
 """Returns whether the pods and claims of a namespace may be named."""
@@ -28,11 +29,16 @@ def without_names(node: PublishedNode, sight: Sight) -> PublishedNode:
         gpus={ordinal: _device(device, sight) for ordinal, device in node.gpus.items()},
         migs=tuple(_device(mig, sight) for mig in node.migs),
         vgpus=tuple(_device(vgpu, sight) for vgpu in node.vgpus),
+        states=tuple(replace(gpu, holders=_holders(gpu.holders, sight)) for gpu in node.states),
     )
 
 
 def _device(device: DeviceStatus, sight: Sight) -> DeviceStatus:
-    return replace(device, holders=tuple(_holder(holder, sight) for holder in device.holders))
+    return replace(device, holders=_holders(device.holders, sight))
+
+
+def _holders(holders: Iterable[Holder], sight: Sight) -> tuple[Holder, ...]:
+    return tuple(_holder(holder, sight) for holder in holders)
 
 
 def _holder(holder: Holder, sight: Sight) -> Holder:

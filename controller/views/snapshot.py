@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dracaena.api.device_taints import with_taint_rules
-from dracaena.api.node_status import Held, Holder, PublishedNode, holders_in_turns, node_status
+from dracaena.api.holders import Held, Holder, holders_in_turns
+from dracaena.api.node_status import PublishedNode, node_status
 from dracaena.api.objects import Namespace, Node
 from dracaena.api.resource_objects import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.controller.views.node_line import NodeLine, PoolLine, node_line, pool_line
@@ -132,7 +133,7 @@ class SnapshotMaker:
 
     def _line(self, name: str, pool: PoolLine, by_pool: Mapping[str, Held]) -> NodeLine:
         """Put a node together again only if its pool or who has what of it is not the same as last time."""
-        held = by_pool.get(pool.pool, {})
+        held = by_pool.get(pool.gpus.pool, {})
         known = self._lines.get(name)
         if known is not None and known[0] is pool and known[1] == held:
             return known[2]

@@ -1,40 +1,18 @@
 """The first thing that the page shows: sums, and how many pods of each size fit. Its size is bounded.
 
-The unit is the GPU that was bought: the signs of all nodes (views.node_line) add up to all GPUs.
+The unit is the GPU that was bought: the states of all nodes (api.gpu_states) add up to all GPUs.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from dracaena.api.gpu_states import gpu_sums
 from dracaena.controller.views.names import shown_text
-from dracaena.controller.views.node_line import (
-    CLOSED,
-    FAILED,
-    FAILED_HELD,
-    FREE,
-    FULL,
-    NOT_PUBLISHED,
-    PARTS,
-    TAKEN,
-    NodeLine,
-    Room,
-)
+from dracaena.controller.views.node_line import NodeLine, Room
 from dracaena.controller.views.snapshot import ClusterSnapshot, WaitingPod
 from dracaena.controller.views.waiting import reasons, waited_s
-
-GPU_SUMS: Final[Mapping[str, str]] = {
-    "gpus": FREE + TAKEN + PARTS + FULL + FAILED + FAILED_HELD + CLOSED + NOT_PUBLISHED,
-    "free": FREE,
-    "taken": TAKEN,
-    "parts": PARTS + FULL,
-    "failed": FAILED + FAILED_HELD,
-    "closed": CLOSED,
-    "notPublished": NOT_PUBLISHED,
-}
-"""What is counted → the signs that count."""
 
 MOST_PRODUCTS: Final = 100
 """Of one answer; the others are one more entry."""
@@ -49,21 +27,13 @@ def summary(snapshot: ClusterSnapshot, now_s: float) -> dict[str, Any]:
     return {
         "driver": snapshot.driver,
         "nodes": len(lines),
-        "gpus": gpu_sums(lines),
+        "gpus": gpu_sums(line.cells for line in lines),
         "migSlices": _room(line.mig_slices for line in lines),
         "shareMemoryGiB": _room(line.share_gib for line in lines),
         "fits": fits(lines),
         "products": _products(lines),
         "waiting": None if snapshot.waiting is None else _waiting(snapshot.waiting, now_s),
     }
-
-
-def gpu_sums(lines: Iterable[NodeLine]) -> dict[str, int]:
-    """Return how many GPUs there are, and how many of each kind of sign."""
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(line.cells)
-    return {name: sum(counts[sign] for sign in signs) for name, signs in GPU_SUMS.items()}
 
 
 def _room(rooms: Iterable[Room]) -> dict[str, int]:
@@ -100,4 +70,7 @@ def _products(lines: Iterable[NodeLine]) -> list[dict[str, Any]]:
     most = sorted(groups.items(), key=lambda item: (-sum(len(line.cells) for line in item[1]), item[0]))
     rest = [line for _, some in most[MOST_PRODUCTS:] for line in some]
     shown = [*most[:MOST_PRODUCTS], *([("other products", rest)] if rest else [])]
-    return [{"product": shown_text(name), "nodes": len(some), **gpu_sums(some)} for name, some in shown]
+    return [
+        {"product": shown_text(name), "nodes": len(some), **gpu_sums(line.cells for line in some)}
+        for name, some in shown
+    ]

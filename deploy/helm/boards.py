@@ -99,8 +99,8 @@ def fleet() -> dashboard.Dashboard:
         ),
         _stat(
             "GPUs free",
-            "Whole GPUs that no claim has, without a taint, on nodes that are ready.",
-            "max(dracaena_controller_free_gpus)",
+            "GPUs that a pod without tolerations could get now.",
+            'max(dracaena_controller_gpus{state="free"})',
             _SOME_IS_WELL,
         ),
         _stat(
@@ -182,7 +182,7 @@ def fleet() -> dashboard.Dashboard:
             "In the cluster, and on the node that has the most of them. The distance between the two cannot be used by "
             "one pod.",
             {
-                "in the cluster": "max(dracaena_controller_free_gpus)",
+                "in the cluster": 'max(dracaena_controller_gpus{state="free"})',
                 "on one node at most": "max(dracaena_controller_most_free_gpus)",
             },
         ),

@@ -18,8 +18,8 @@ import msgspec
 
 from bench.report import Floor, Progress, Section, Table, as_text, floors_as_text
 from dracaena.api.attributes import MAX_ORDINAL
+from dracaena.api.availability import MOST_PAGES
 from dracaena.api.names import gpu_device_name
-from dracaena.api.node_status import MOST_PAGES
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device, DeviceAttribute, ResourceSlice
 from support.slice_numbers import SAMPLES, changed, number_paths, values_for

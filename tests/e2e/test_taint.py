@@ -44,7 +44,7 @@ def test_node_that_opts_out_is_left_to_the_scheduler(installed: Cluster) -> None
         installed.installation.wait_ready()
         wait_taints(installed, 0)
         # Or it would allocate for a pod that it sees before it sees that the devices are no longer its own.
-        has_none = partial(serves, CONTROLLER_PORT, "/metrics", "dracaena_controller_free_gpus 0.0")
+        has_none = partial(serves, CONTROLLER_PORT, "/metrics", 'dracaena_controller_gpus{state="free"} 0.0')
         eventually(has_none, "the controller has no GPU to give", within_s=PUBLISH_S)
         create_pod(installed.api, pod)
         seen = seen_inside(installed.api, pod)

@@ -463,13 +463,13 @@ def test_status_draws_each_node_with_who_has_what(run: Run) -> None:
     answer = run("status")
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
-    assert lines[0] == "a: 3 of 7 devices free, NVIDIA A100"
+    assert lines[0] == "a: NVIDIA A100, 7 GPUs: 3 free, 4 used"
     assert sum("[free]" in line for line in lines) == 5
     assert sum("[default/x for train]" in line for line in lines) == 3
     assert sum("[default/y for train]" in line for line in lines) == 1
     assert "     ├─ PIX:3" in lines
-    assert lines[-1] == "2 nodes, 9 devices: 5 free, 4 held by 2 claims"
-    assert run("status", "--node", "b").out.splitlines()[0] == "b: 2 of 2 devices free, NVIDIA L40S"
+    assert lines[-1] == "2 nodes, 9 GPUs: 5 free, 4 used; 2 claims with devices"
+    assert run("status", "--node", "b").out.splitlines()[0] == "b: NVIDIA L40S, 2 GPUs: 2 free"
 
 
 @pytest.mark.usefixtures("decided")
@@ -509,15 +509,22 @@ def test_status_shows_what_namespaces_may_have_and_hold(
 @pytest.mark.usefixtures("decided")
 def test_the_json_of_status_names_each_device_and_its_holders(run: Run) -> None:
     found = document(run("status", "-o", "json"))
-    assert found["summary"] == {"nodes": 2, "devices": 9, "free": 5, "unavailable": 0, "claims": 2}
+    assert {name: count for name, count in found["summary"].items() if count} == {
+        "nodes": 2,
+        "gpus": 9,
+        "free": 5,
+        "used": 4,
+        "claims": 2,
+    }
     a = found["nodes"][0]
-    assert (a["name"], a["free"], a["remarks"], a["migDevices"]) == ("a", 3, [], [])
+    assert (a["name"], a["counts"]["free"], a["remarks"], a["migDevices"]) == ("a", 3, [], [])
     assert a["gpus"][3]["heldBy"] == [{"claim": "default/x", "pods": ["train"]}]
     assert a["gpus"][0] | {"uuid": ""} == {
         "device": device_name(SEVEN, 0),
         "index": 0,
         "uuid": "",
         "product": "NVIDIA A100",
+        "state": "free",
         "heldBy": [],
     }
 
@@ -527,11 +534,11 @@ def test_many_nodes_are_one_line_each_and_say_what_keeps_them_from_being_used(ru
     client.merge_patch(Node, "c", {"spec": {"unschedulable": True}})
     client.delete(Node, "d")
     lines = run("status").out.splitlines()
-    assert lines[0].split() == ["NODE", "GPUS", "FREE", "CLAIMS", "REMARKS"]
-    assert lines[1].split() == ["a", "NVIDIA", "A100", "7", "of", "7", "0"]
+    assert lines[0].split() == ["NODE", "GPUS", "FREE", "PARTIAL", "FAILED", "CLAIMS", "REMARKS"]
+    assert lines[1].split() == ["a", "NVIDIA", "A100", "7", "of", "7", "0", "0", "0"]
     assert lines[3].endswith("cordoned")
     assert lines[4].endswith("there is no such Node")
-    assert lines[-1] == "4 nodes, 13 devices: 9 free, 4 unused but not available, 0 held by 0 claims"
+    assert lines[-1] == "4 nodes, 13 GPUs: 9 free, 4 closed to pods; 0 claims with devices"
     assert "PIX" not in "".join(lines)
     assert "└─ " in run("status", "--node", "d").out
 

@@ -235,8 +235,9 @@ def test_a_node_is_kept_for_a_pod_that_has_waited_too_long_and_then_given_to_it(
         told = "0/1 nodes fit: 1 kept for a pod of priority 0 that comes before this one and has waited long (n)"
         wait_for(lambda: told in messages(client, "late"), "the late pod to be told")
         assert not devices_of(claims_by_name(client)["of-late"])
-        counts = ("dracaena_controller_free_gpus", "dracaena_controller_most_free_gpus")
-        wait_for(lambda: [registry.get_sample_value(name) for name in counts] == [1, 1], "the free GPU to be counted")
+        counts = [("gpus", {"state": "free"}), ("gpus", {"state": "used"}), ("most_free_gpus", {})]
+        seen = [partial(registry.get_sample_value, f"dracaena_controller_{name}", of) for name, of in counts]
+        wait_for(lambda: [value() for value in seen] == [1, 1, 1], "the free GPU to be counted")
         free(client, "b", "of-b")
         wait_for(lambda: len(devices_of(claims_by_name(client)["of-large"])) == 2, "the large pod's GPUs")
         check_invariants(client)

@@ -261,7 +261,7 @@ class _Controller:
         running = [work for work in WORK if work.begins <= minute < work.ends]
         held = {name: {gpu for work in running if work.node == name for gpu in work.gpus} for name in _MACHINES}
         free = [8 - len(held[name]) for name in ("a100-a", "h100-a")]
-        self._metrics.queue.free_gpus.set(sum(free))
+        self._metrics.queue.gpus.labels("free").set(sum(free))
         self._metrics.queue.most_free_gpus.set(max(free))
         for work in running:
             if work.begins == minute and len(work.gpus) > 1:

@@ -66,7 +66,7 @@ function gpuBox(gpu, links, node, state) {
 }
 
 function holders(device, state, key) {
-  if (!device.heldBy.length) return h("em", {}, SIGNS[device.sign]?.[1] ?? device.label);
+  if (!device.heldBy.length) return h("em", {}, device.why && !device.taints?.length ? device.label : SIGNS[device.sign]?.[1] ?? device.label);
   return device.heldBy.map((one, nth) => h("span", {}, one.hidden ? h("em", {}, HIDDEN) : [h("small", {}, one.namespace), one.pods.length ? one.pods.map((name) => h("a", { href: link(state, { open: `pod/${one.namespace}/${name}` }), "data-key": `pod-${key}-${nth}-${one.namespace}/${name}` }, name)) : h("em", {}, `claim ${one.claim}, no pod`)], one.amount ? h("small", {}, one.amount) : null));
 }
 

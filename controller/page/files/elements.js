@@ -23,7 +23,7 @@ export function age(seconds) {
 
 // Sign in an answer → class of the cell, and its name in words.
 export const SIGNS = {
-  ".": ["free", "free"], "#": ["taken", "taken"], "+": ["part", "in parts, room left"], "*": ["full", "in parts, full"],
+  ".": ["free", "free"], v: ["virtual", "free for virtual machines"], "#": ["taken", "used"], "+": ["part", "in parts, room left"], "*": ["full", "in parts, full"],
   "!": ["failed", "failed"], "%": ["held", "failed, still held"], "-": ["closed", "closed"], x: ["missing", "not published"],
 };
 export const cell = (sign) => h("i", { class: `c ${SIGNS[sign][0]}`, "aria-hidden": "true" });

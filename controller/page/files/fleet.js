@@ -329,14 +329,14 @@ function stroke(pen, sign, at_, cell, colour) {
   if (!at_.length) return;
   const each = (draw) => { pen.beginPath(); for (let nth = 0; nth < at_.length; nth += 2) draw(at_[nth], at_[nth + 1]); };
   const square = (x, y) => pen.rect(x + .5, y + .5, cell - 1, cell - 1);
-  const line = { ".": "free-line", "#": "taken", "+": "part", "*": "part", "!": "bad", "%": "bad", "-": "closed", x: "closed" }[sign];
+  const line = { ".": "free-line", v: "free-line", "#": "taken", "+": "part", "*": "part", "!": "bad", "%": "bad", "-": "closed", x: "closed" }[sign];
   pen.strokeStyle = pen.fillStyle = colour(line);
   pen.lineWidth = 1;
   if (sign === "#" || sign === "%") { each((x, y) => pen.rect(x, y, cell, cell)); pen.fill(); }
   if (sign === ".") { pen.fillStyle = colour("free"); each(square); pen.fill(); pen.stroke(); }
   if (sign === "+") { each((x, y) => pen.rect(x, y + cell / 2, cell, cell / 2)); pen.fill(); }
   if (sign === "*") { each((x, y) => { for (let line_ = 0; line_ < cell; line_ += 4) pen.rect(x, y + line_, cell, 2); }); pen.fill(); }
-  if ("+*-".includes(sign)) { each(square); pen.stroke(); }
+  if ("+*-v".includes(sign)) { each(square); pen.stroke(); }
   if (sign === "x") { pen.setLineDash([2, 2]); each(square); pen.stroke(); pen.setLineDash([]); }
   if (sign === "!") { if (cell > 9) { pen.lineWidth = 2; each((x, y) => pen.rect(x + 1, y + 1, cell - 2, cell - 2)); } else each(square); pen.stroke(); }
   if (sign === "%") { pen.strokeStyle = colour("panel"); pen.lineWidth = cell > 9 ? 2 : 1; }

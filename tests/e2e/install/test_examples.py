@@ -36,7 +36,7 @@ BEST = {
 FREED_S = 60.0
 
 METRICS_PORT = 8080
-NO_GPUS = "dracaena_controller_free_gpus 0.0"
+NO_GPUS = 'dracaena_controller_gpus{state="free"} 0.0'
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.gpus import GPU_COUNT
-from e2e.install.chart_cluster import NAMESPACE, NODE_NAME, ChartCluster
+from e2e.install.chart_cluster import NAMESPACE, ChartCluster
 from e2e.install.seen import devices_of
 from e2e.pods import CLAIMS, PODS, Pod, claim_spec, create_claim, wait_event
 from e2e.waiting import eventually
@@ -52,7 +52,7 @@ def typed(chart: ChartCluster, *command: str, given: str = "") -> subprocess.Com
 def test_status_shows_who_holds_which_gpu(pods: ChartCluster) -> None:
     done = typed(pods, "status")
     assert done.returncode == 0, done.stdout
-    assert f"{NODE_NAME}: {GPU_COUNT - 2} of {GPU_COUNT} devices free" in done.stdout
+    assert f" {GPU_COUNT} GPUs: {GPU_COUNT - 2} free, 2 used" in done.stdout
     assert done.stdout.count("default/served") == 2
 
 

@@ -9,11 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dracaena.api import availability, node_status
+from dracaena.api import availability, gpu_states
 from dracaena.api.attributes import UUID
 from dracaena.api.device_id import DeviceId
 from dracaena.api.device_taints import with_taint_rules
-from dracaena.api.node_status import holders_of, node_statuses
+from dracaena.api.gpu_states import FREE
+from dracaena.api.holders import holders_of
+from dracaena.api.names import taint_key
+from dracaena.api.node_status import node_statuses
 from dracaena.api.objects import Node, ObjectMeta, Taint
 from dracaena.api.resource_objects import (
     Device,
@@ -24,7 +27,6 @@ from dracaena.api.resource_objects import (
 )
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.state.free_gpus import free_gpus_in_turns
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.simulation import make_inventory
 from dracaena.controller.views.node_line import node_line, pool_line
@@ -50,7 +52,9 @@ def random_device(rng: random.Random, device: Device) -> Device:
     if kind < 0.3:
         attributes = {name: value for name, value in device.attributes.items() if name != UUID.name}
         return msgspec.structs.replace(device, attributes=attributes)
-    return msgspec.structs.replace(device, unknown="of tomorrow") if kind < 0.35 else device
+    if kind < 0.4:
+        return msgspec.structs.replace(device, taints=[taint(rng)] if kind < 0.37 else [])
+    return msgspec.structs.replace(device, unknown="of tomorrow") if kind < 0.45 else device
 
 
 def random_pages(rng: random.Random) -> list[ResourceSlice]:
@@ -95,14 +99,11 @@ def test_a_gpu_is_free_if_the_allocator_gives_it_and_only_then(first: int) -> No
             DRIVER, nodes=[on], slices=pages, classes=[device_class()], claims=held, taint_rules=rules
         )
         (shown,) = node_statuses(DRIVER, [on], pages, held, rules)
-        *_, counted = free_gpus_in_turns(inventory)
-        assert counted is not None
         tainted = [with_taint_rules(page, rules) for page in pages]
         line = node_line("n", pool_line(DRIVER, tainted, on), holders_of(DRIVER, held))
         given = gpus_given(inventory, *tolerating)
-        free = {device.name for device in shown.gpus.values() if device.is_free}
-        assert free == given, seed
-        assert shown.free == line.free == sum(line.open_gpus) == counted.total == len(given), seed
+        assert {gpu.device for gpu in shown.states if gpu.sign == FREE} == given, seed
+        assert line.cells.count(FREE) == sum(line.open_gpus) == len(given), seed
         seen.add(len(given))
     assert seen == {0, 1, 2, 3, 4}
 
@@ -129,22 +130,33 @@ def test_a_device_for_which_claims_need_tolerations_is_not_free_although_they_ge
     asked = claim("c", request(tolerations=[{"key": "sick", "operator": "Exists"}], count=4))
     assert isinstance(Allocator().allocate(inventory, pod("p"), [asked]), Allocation)
     (shown,) = node_statuses(DRIVER, [node("n")], [page], [])
-    assert shown.free == 3
+    assert [gpu.sign for gpu in shown.states].count(FREE) == 3
 
 
-@pytest.mark.parametrize("fault", ["effects", "conditions", "unread", "whole pool"])
+@pytest.mark.parametrize("fault", ["effects", "conditions", "unread", "whole pool", "ours"])
 def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "effects":
-        monkeypatch.setattr(node_status, "why_not_given", ignoring_taints(availability.why_not_given))
+        monkeypatch.setattr(gpu_states, "why_not_given", ignoring_taints(availability.why_not_given))
     elif fault == "conditions":
         monkeypatch.setattr(availability, "why_node_closed", lambda **_: "")
     elif fault == "unread":
         monkeypatch.setattr(availability, "device_problem", lambda _device: None)
+    elif fault == "ours":
+        monkeypatch.setattr(gpu_states, "why_not_given", with_our_taint(availability.why_not_given))
     else:
-        monkeypatch.setattr(node_status, "why_nothing_given", lambda _pages, _node: iter(()))
+        monkeypatch.setattr(gpu_states, "why_nothing_given", lambda _pages, _node: iter(()))
     with pytest.raises(AssertionError):
         test_a_gpu_is_free_if_the_allocator_gives_it_and_only_then(0)
 
 
 def ignoring_taints(right: Callable[[str, Device], str]) -> Callable[[str, Device], str]:
-    return lambda driver, device: right(driver, msgspec.structs.replace(device, taints=[]))
+    def wrong(driver: str, device: Device) -> str:
+        ours = [taint for taint in device.taints if taint.key == taint_key(driver)]
+        return right(driver, msgspec.structs.replace(device, taints=ours))
+
+    return wrong
+
+
+def with_our_taint(right: Callable[[str, Device], str]) -> Callable[[str, Device], str]:
+    ours = Taint(taint_key(DRIVER), "exclusive", "NoSchedule")
+    return lambda driver, device: right(driver, msgspec.structs.replace(device, taints=[*device.taints, ours]))

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import msgspec
 
+from dracaena.api.gpu_states import gpu_sums
+from dracaena.api.holders import HIDDEN
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_layout import CONDITION, ConditionedNode, ConditionedStatus
-from dracaena.api.node_status import HIDDEN, PublishedNode, node_document, node_statuses, tree_lines
+from dracaena.api.node_status import PublishedNode, node_document, node_statuses, tree_lines
 from dracaena.api.objects import Node, ObjectMeta, PodCondition, Taint
 from dracaena.api.resource_objects import (
     Device,
@@ -36,6 +38,10 @@ def status(
     return found[0]
 
 
+def counts(found: PublishedNode) -> dict[str, int]:
+    return {name: count for name, count in gpu_sums(state.sign for state in found.states).items() if count}
+
+
 def held_gpu(ordinal: int) -> ResourceClaim:
     return holding(claim("c"), "n", device_name(FOUR, ordinal))
 
@@ -53,7 +59,7 @@ def test_devices_of_claims_are_held_with_the_pods_that_use_them() -> None:
     found = status([pool_slice("n", FOUR)], [used, lonely, holding(claim("other-node"), "m", device_name(FOUR, 0))])
     held = {ordinal: [str(holder) for holder in device.holders] for ordinal, device in found.gpus.items()}
     assert held == {0: [], 1: ["default/shared for a, b"], 2: [], 3: ["default/lonely, no pod"]}
-    assert (found.free, found.product, found.remarks) == (2, "NVIDIA T4", ())
+    assert (counts(found), found.product, found.remarks) == ({"gpus": 4, "free": 2, "used": 2}, "NVIDIA T4", ())
 
 
 def test_who_shares_a_device_is_reported_in_the_same_order_whatever_order_the_claims_come_in() -> None:
@@ -69,13 +75,14 @@ def test_admin_access_and_devices_of_other_drivers_hold_nothing() -> None:
     document = msgspec.to_builtins(base.status.allocation)
     document["devices"]["results"][0]["adminAccess"] = True
     foreign = holding(claim("nic"), "n", device_name(FOUR, 1), driver="nic.example.com")
-    assert status([pool_slice("n", FOUR)], [allocated(claim("watcher"), document), foreign]).free == 4
+    found = status([pool_slice("n", FOUR)], [allocated(claim("watcher"), document), foreign])
+    assert counts(found) == {"gpus": 4, "free": 4}
 
 
 def test_of_a_pool_only_the_newest_generation_counts() -> None:
     old = machine("old", blocks(2, inside="PIX", outside="PIX"))
     found = status([pool_slice("n", old, generation=1), pool_slice("n", FOUR, generation=2)])
-    assert len(found.devices) == 4
+    assert counts(found)["gpus"] == 4
 
 
 def test_what_keeps_free_devices_from_being_given_is_said() -> None:
@@ -97,24 +104,27 @@ def test_what_keeps_free_devices_from_being_given_is_said() -> None:
 def test_a_dead_gpu_is_not_free_and_one_whose_xid_only_informs_is() -> None:
     dead, told = (Taint(key="gpu.dracaena.dev/xid", value=value, effect=effect) for value, effect in XIDS)
     found = status([pool_slice("n", FOUR, foreign={1: [dead], 2: [told], 3: [dead]})], [held_gpu(3)])
-    assert (found.free, len(found.devices)) == (2, 4)
+    assert counts(found) == {"gpus": 4, "free": 2, "failed": 2}
     assert found.remarks == (
         "taint gpu.dracaena.dev/xid=13:None on 1 of its devices, which keeps no pod off",
         "taint gpu.dracaena.dev/xid=79:NoSchedule on 2 of its devices",
     )
-    labels = [line.rpartition("  ")[2] for line in tree_lines(found) if "GPU" in line and "[" in line]
+    labels = [f"[{line.partition('[')[2]}" for line in tree_lines(found) if "GPU" in line and "[" in line]
     assert labels == [
         "[free]",
-        "[unused: taint gpu.dracaena.dev/xid=79:NoSchedule]",
-        "[free]",
-        "[default/c, no pod]",
+        "[failed: taint gpu.dracaena.dev/xid=79:NoSchedule]",
+        "[free; reported: gpu.dracaena.dev/xid=13:None]",
+        "[default/c, no pod; failed: taint gpu.dracaena.dev/xid=79:NoSchedule]",
     ]
     document = node_document(found)
-    assert document["free"] == 2
-    assert [gpu.get("unavailable") for gpu in document["gpus"]][:3] == [
-        None,
-        "taint gpu.dracaena.dev/xid=79:NoSchedule",
-        None,
+    assert document["counts"]["free"] == 2
+    keys = ("state", "fault", "reported", "why")
+    why = "taint gpu.dracaena.dev/xid=79:NoSchedule"
+    assert [tuple(gpu.get(key) for key in keys) for gpu in document["gpus"]] == [
+        ("free", None, None, None),
+        ("failed", "xid=79", None, why),
+        ("free", None, "xid=13", None),
+        ("failed", "xid=79", None, why),
     ]
     assert document["gpus"][2]["taints"] == [{"key": "gpu.dracaena.dev/xid", "value": "13", "effect": "None"}]
     assert "taints" not in document["gpus"][0]
@@ -122,12 +132,11 @@ def test_a_dead_gpu_is_not_free_and_one_whose_xid_only_informs_is() -> None:
 
 def test_a_node_that_gives_nothing_has_no_free_gpus() -> None:
     whole = pool_slice("n", FOUR)
-    assert status([whole], nodes=[node("n", unschedulable=True)]).free == 0
-    assert status([whole], nodes=()).free == 0
     gone = Taint(key="node.kubernetes.io/unreachable", value="", effect="NoExecute")
+    for nodes in ([node("n", unschedulable=True)], [], [node("n", taints=[gone])]):
+        assert counts(status([whole], nodes=nodes)) == {"gpus": 4, "closed": 4}
     admins = Taint(key="dedicated", value="gpu", effect="NoSchedule")
-    assert status([whole], nodes=[node("n", taints=[gone])]).free == 0
-    assert status([whole], nodes=[node("n", taints=[admins])]).free == 4, "pods for GPUs tolerate that"
+    assert counts(status([whole], nodes=[node("n", taints=[admins])]))["free"] == 4, "pods for GPUs tolerate that"
 
 
 def test_the_taints_of_rules_count_and_are_shown() -> None:
@@ -139,7 +148,7 @@ def test_the_taints_of_rules_count_and_are_shown() -> None:
         ),
     )
     (found,) = node_statuses(DRIVER, [node("n")], [pool_slice("n", FOUR)], [], [rule])
-    assert found.free == 3
+    assert counts(found) == {"gpus": 4, "free": 3, "closed": 1}
     assert found.gpus[2].unavailable == "taint maintenance:NoSchedule"
     assert found.remarks == ("taint maintenance:NoSchedule on 1 of its devices",)
 
@@ -151,11 +160,12 @@ def test_many_different_taints_are_counted_and_not_all_named() -> None:
     assert remarks[-1] == "4 more taints on its devices"
 
 
-def test_a_gpu_that_is_not_published_keeps_its_place_and_is_no_device() -> None:
+def test_a_gpu_that_is_not_published_keeps_its_place() -> None:
     whole = pool_slice("n", FOUR)
     devices = [device for device in whole.spec.devices if device.name != device_name(FOUR, 1)]
     found = status([with_devices(whole, devices)])
     assert sorted(found.gpus) == [0, 2, 3]
+    assert counts(found) == {"gpus": 4, "free": 3, "unpublished": 1}
     assert [bool(gpu.uuid) for gpu in found.machine.gpus] == [True, False, True, True]
     assert found.product == "NVIDIA T4"
 
@@ -182,7 +192,8 @@ def test_mig_devices_are_devices_with_a_profile_in_the_place_of_their_gpu() -> N
         ("1g.10gb", []),
         ("1g.10gb", ["default/part"]),
     ]
-    assert (found.free, len(found.devices)) == (4, 5)
+    assert counts(found) == {"gpus": 4, "free": 3, "partial": 1}
+    assert str(found.states[0].parts) == "2 MIG devices, 1 of 2 slices free"
 
 
 def test_a_mig_layout_is_reported_next_to_the_node_and_nothing_where_there_is_none() -> None:
@@ -202,7 +213,7 @@ def test_a_gpu_in_shares_says_what_they_take_together_and_who_has_them() -> None
     shares = [holding_share(name, "n", device_name(FOUR, 3), consumed, mode="MPS") for name, consumed in taken]
     everything = holding_share("whole", "n", device_name(FOUR, 0), {"memory": "80Gi", "cores": "0"})
     found = status([in_shares(pool_slice("n", FOUR))], [*shares, everything])
-    assert found.free == 2
+    assert counts(found) == {"gpus": 4, "free": 2, "partial": 1, "used": 1}
     lines = "\n".join(tree_lines(found))
     assert "[2 shares by MPS: 30 of 80 GiB, 40 % of the cores; default/a, no pod; default/b, no pod]" in lines
     assert "[default/whole, no pod]" in lines
@@ -222,10 +233,10 @@ def test_a_gpu_that_is_cut_on_demand_is_drawn_with_its_slices() -> None:
     names = [part_name(made, 1, one) for one in parts]
     claims = [holding(claim(f"c{number}"), "a", name) for number, name in enumerate(names)]
     (found,) = node_statuses(DRIVER, [node("a")], mig_slices("a", made, [A100, A100]), claims)
-    assert (found.free, len(found.devices)) == (1, 3), "GPU0 is free; neither GPU1 nor parts that nobody has count"
+    assert counts(found) == {"gpus": 2, "free": 1, "partial": 1}, "a GPU that is cut is one GPU"
     drawn = "\n".join(tree_lines(found))
     assert "GPU0  H100  NV12 to GPU1  [free]" in drawn
-    assert "GPU1  H100  NV12 to GPU0  [cut into 2 parts]" in drawn
+    assert "GPU1  H100  NV12 to GPU0  [cut into 2 parts, 2 of 7 slices free]" in drawn
     assert f"  {made.gpus[1].uuid}  [4g───────── ·  ·  1g ·]\n    4g.40gb at 0  [default/c0, no pod]" in drawn
     (document,) = [one for one in node_document(found)["migDevices"] if one["profile"] == "1g.10gb"]
     assert (document["start"], document["size"], document["parentUUID"]) == (6, 1, made.gpus[1].uuid)
@@ -235,7 +246,8 @@ def test_a_holder_whose_names_are_hidden_is_somebody_in_text_and_document() -> N
     found = status([pool_slice("n", FOUR)], [holding(claim("secret"), "n", device_name(FOUR, 0))])
     (holder,) = found.gpus[0].holders
     hidden = replace(found.gpus[0], holders=(replace(holder, hidden=True),))
-    shown = replace(found, gpus={**found.gpus, 0: hidden})
+    states = (replace(found.states[0], holders=hidden.holders), *found.states[1:])
+    shown = replace(found, gpus={**found.gpus, 0: hidden}, states=states)
     assert f"[{HIDDEN}]" in "\n".join(tree_lines(shown))
     assert node_document(shown)["gpus"][0]["heldBy"] == [{"hidden": True}]
     assert "secret" not in str([*tree_lines(shown), node_document(shown)])

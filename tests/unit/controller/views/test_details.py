@@ -10,13 +10,14 @@ import msgspec
 
 from dracaena.api.decision import Decision, RunnerUp
 from dracaena.api.fabric import HGX_FABRIC
+from dracaena.api.gpu_states import FREE, PARTS, TAKEN
+from dracaena.api.holders import HIDDEN
 from dracaena.api.names import decision_driver
-from dracaena.api.node_status import HIDDEN, node_document, tree_lines
+from dracaena.api.node_status import node_document, tree_lines
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import AllocationConfig, OpaqueConfig, ResourceClaim
 from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view
 from dracaena.controller.views.names import Sight
-from dracaena.controller.views.node_line import FREE, PARTS, TAKEN
 from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, WaitingPod, Watched
 from support.allocation import (
     DRIVER,
@@ -189,9 +190,9 @@ def test_the_graph_draws_few_nodes_as_trees_and_many_as_lines() -> None:
     many = cluster(names=tuple(f"n{number:03}" for number in range(MOST_TREES + 1)))
     lines = (graph_text(many, everything) or "").splitlines()
     assert len(lines) == MOST_TREES + 2
-    assert lines[0].startswith("n000: 4 of 4 devices free")
+    assert lines[0].startswith("n000: 4 of 4 GPUs free")
     one = graph_text(many, everything, node="n007")
     assert one is not None
-    assert one.startswith("n007: 4 of 4 devices free")
+    assert "4 GPUs: 4 free" in one.splitlines()[0]
     assert graph_text(many, everything, node="other") is None
     assert graph_text(cluster(names=()), everything) == f"no node publishes devices of {DRIVER}\n"

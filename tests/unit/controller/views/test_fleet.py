@@ -26,7 +26,7 @@ def some(namespace: str) -> bool:
 
 def line(name: str, cells: str = "..", *, held: tuple[tuple[str, ...], ...] = ((), ()), **more: Any) -> NodeLine:
     holds = {namespace: Amounts(gpus=1) for namespaces in held for namespace in namespaces}
-    return NodeLine(name, more.pop("product", "H100"), 2, 0, cells, (), (), held=held, holds=holds, **more)
+    return NodeLine(name, more.pop("product", "H100"), cells, (), (), held=held, holds=holds, **more)
 
 
 def of(*lines: NodeLine) -> ClusterSnapshot:

@@ -40,7 +40,7 @@ def made(maker: SnapshotMaker, what: Watched) -> tuple[ClusterSnapshot, int]:
 
 def test_a_snapshot_has_all_nodes_by_name_and_who_has_what() -> None:
     found, _ = made(SnapshotMaker(DRIVER), watched(["b", "a"], "b"))
-    assert [(line.name, line.free) for line in found.lines] == [("a", 4), ("b", 3)]
+    assert [(line.name, line.cells) for line in found.lines] == [("a", "...."), ("b", "#...")]
     seen = found.node("b")
     assert seen is not None
     assert [holder.claim for holder in seen.gpus[0].holders] == ["default/of-b"]
@@ -73,7 +73,7 @@ def test_only_what_changed_is_read_again(monkeypatch: pytest.MonkeyPatch) -> Non
     changed = Watched(first.nodes, (first.slices[0], pool_slice("b", FOUR)), watched([], "a").claims)
     found, _ = made(maker, changed)
     assert read == ["a", "b", "b"]
-    assert [line.free for line in found.lines] == [3, 4]
+    assert [line.cells.count(".") for line in found.lines] == [3, 4]
     made(maker, Watched((node("a"), *first.nodes[1:]), changed.slices, ()))
     assert read == ["a", "b", "b", "a"], "a Node that changed says whether pods may come"
     made(maker, Watched(first.nodes, first.slices[:1], ()))

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from dracaena.controller.views.node_line import NodeLine, Room
 from dracaena.controller.views.snapshot import ClusterSnapshot, WaitingPod
-from dracaena.controller.views.summary import GPU_SUMS, MOST_PRODUCTS, fits, gpu_sums, summary
+from dracaena.controller.views.summary import MOST_PRODUCTS, fits, summary
 
 HOSTILE = '<img src=x onerror="alert(1)">\n\u202e\x1b[31m'
 
 
 def line(name: str, *open_gpus: int, cells: str = "........", product: str = "H100") -> NodeLine:
-    return NodeLine(name, product, len(cells), cells.count("."), cells, open_gpus, ())
+    return NodeLine(name, product, cells, open_gpus, ())
 
 
 def waits(name: str, namespace: str = "team", why: str = "0/3 nodes fit", since_s: float = 100.2) -> WaitingPod:
@@ -33,24 +30,6 @@ def test_larger_pods_are_counted_where_a_node_has_so_many_gpus() -> None:
     assert [one["gpus"] for one in fits([])] == [1, 2, 4, 8]
 
 
-def test_each_gpu_that_was_bought_counts_once_by_its_sign() -> None:
-    assert gpu_sums([line("a", cells="..##+*!%-x"), line("b", cells="!")]) == {
-        "gpus": 11,
-        "free": 2,
-        "taken": 2,
-        "parts": 2,
-        "failed": 3,
-        "closed": 1,
-        "notPublished": 1,
-    }
-
-
-@given(st.lists(st.text(GPU_SUMS["gpus"], max_size=9), max_size=9))
-def test_the_kinds_add_up_to_all_gpus(cells: list[str]) -> None:
-    sums = gpu_sums([line(str(number), cells=text) for number, text in enumerate(cells)])
-    assert sums["gpus"] == sum(map(len, cells)) == sum(sums[name] for name in GPU_SUMS if name != "gpus")
-
-
 def test_products_come_by_their_gpus_and_the_rest_is_one_entry() -> None:
     lines = tuple(line(f"n{number}", cells="." * (number % 3 + 1), product=f"P{number:03}") for number in range(150))
     products = summary(ClusterSnapshot("gpu.dracaena.dev", lines=lines), 0.0)["products"]
@@ -62,7 +41,7 @@ def test_products_come_by_their_gpus_and_the_rest_is_one_entry() -> None:
 
 
 def test_parts_and_shares_are_summed() -> None:
-    parts = NodeLine("n", "H100", 0, 0, "+", (), (), mig_slices=Room(3, 7), share_gib=Room(20, 80))
+    parts = NodeLine("n", "H100", "+", (), (), mig_slices=Room(3, 7), share_gib=Room(20, 80))
     found = summary(ClusterSnapshot("gpu.dracaena.dev", lines=(parts, parts)), 0.0)
     assert (found["migSlices"], found["shareMemoryGiB"]) == ({"free": 6, "all": 14}, {"free": 40, "all": 160})
 
