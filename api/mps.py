@@ -3,7 +3,7 @@
 The plugin writes a request for each share and removes it to withdraw the share. The supervisor answers with a status,
 and removes it when nothing of the share is left. Both files have the same name, `<share>.json`, in the folders REQUESTS
 and STATUS. Each is replaced as a whole (rename), so a reader sees one version or the other. Why files and no socket:
-docs/design/0030-mps.md.
+docs/design/mps.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tells the pods of prepared claims about faults of the MPS server whose clients they are (docs/design/0030-mps.md).
+"""Tells the pods of prepared claims about faults of the MPS server whose clients they are (docs/design/mps.md).
 
 The supervisor has no token for the API server; it records the last fault of each share in its status. A file records
 which faults were told, so that each is told once, whichever instance of the plugin looks. A plugin that is killed

@@ -1,4 +1,4 @@
-"""Shares of GPUs that the node's MPS supervisor serves (docs/design/0030-mps.md): asked for, and given back.
+"""Shares of GPUs that the node's MPS supervisor serves (docs/design/mps.md): asked for, and given back.
 
 Both sides write files, so nothing is lost when either is killed: the next supervisor serves a pending request, and a
 retried call finds its own request and goes on waiting.
