@@ -172,8 +172,6 @@ class Supervisor:
         controls = [process for process in self._known if process.role is Role.CONTROL]
         if controls:
             return V3 if any(not process.folder for process in controls) else V2
-        if any(process.folder for process in self._known):
-            return V2
         self._probe_trouble = ""
         if self._ports.control.missing() is not None:
             return 0
@@ -216,8 +214,7 @@ class Supervisor:
                 if steps and steps[0].kind in STOPS and tries.stops >= MOST_STOPS:
                     steps = self._ended(gpu, look, steps[0].kind) or steps
             if not steps:
-                if gpu not in look.troubles:
-                    self._tries[gpu] = _Tries()
+                self._tries[gpu] = _Tries()
                 continue
             pending = True
             if tries.not_before_s > now_s and gpu not in look.troubles:

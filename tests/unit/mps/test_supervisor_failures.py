@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dracaena.api.mps import MpsClient, MpsFaultKind, MpsPhase
+from dracaena.api.mps import NODE_STATUS, MpsClient, MpsFaultKind, MpsPhase
 from dracaena.mps import supervisor as module
-from dracaena.mps.planning.state import ComputeMode
+from dracaena.mps.planning.state import ComputeMode, Role
 from dracaena.mps.ports import ControlError, ControlSilentError
 from dracaena.mps.protocol.seen import ControlCommand
+from dracaena.mps.protocol.v3 import server_name
 from support.mps_model import OK, SERVER_NOT_READY, MpsModel
 from support.mps_node import BOTH, GPUS, MpsNode, join, model_of
 from support.mps_oracle import Asked, differences
@@ -216,6 +218,7 @@ def test_a_control_program_that_hangs_before_anything_runs_is_said_and_tried_aga
     node.settle(rounds=3)
     status = node.statuses()[share]
     assert (status.phase, status.message) == (MpsPhase.FAILED, "no answer to `-p 3 -h`")
+    assert node.registry.get_sample_value("dracaena_mps_failed_steps_total") == len(node.world.commands) > 0
     assert node.world.modes[GPUS[0]] is ComputeMode.DEFAULT, "nothing is begun"
     node.world.hangs.clear()
     node.settle()
@@ -613,3 +616,103 @@ def test_of_a_daemon_that_gives_no_answer_the_server_is_ended_first(tmp_path: Pa
     node.world.effect = lambda what: ended.append(what) if what.startswith("kill") else None
     node.settle()
     assert ended[0] == "kill nvidia-cuda-mps-server"
+
+
+@BOTH
+def test_a_daemon_that_refuses_to_be_asked_is_not_ended(tmp_path: Path, protocol: int) -> None:
+    """It answers: only silence and rubbish say that a daemon is dead."""
+    node = MpsNode(tmp_path, protocol)
+    node.ask(0, "a")
+    node.settle()
+    before = node.world.find()
+
+    def refusing(command: ControlCommand, pipes: str) -> str:
+        raise ControlError("device is busy")
+
+    node.world.run = refusing  # type: ignore[method-assign]
+    for _ in range(6):
+        node.clock.advance(31)
+        node.supervisor.step()
+    assert node.world.find() == before
+
+
+def test_an_answer_within_a_pause_ends_the_silences_in_a_row(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 3)
+    node.ask(0, "a")
+    node.settle()
+    before = node.world.find()
+    node.world.hangs.add(node.places.pipes)
+    for _ in range(2):
+        node.clock.advance(31)
+        node.supervisor.step()
+    node.world.hangs.clear()
+    node.ask(0, "b")
+    node.supervisor.step()
+    node.world.hangs.add(node.places.pipes)
+    node.clock.advance(31)
+    node.supervisor.step()
+    assert node.world.find() == before
+
+
+@BOTH
+def test_a_fault_names_the_pod_that_a_process_is_of_now(tmp_path: Path, protocol: int) -> None:
+    """Process ids come again."""
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    for pod in ("pod-1", "pod-2"):
+        node.world.pods = {11: pod}
+        assert join(node, share, 11) == OK
+        node.supervisor.step()
+        if pod == "pod-1":
+            model_of(node).disconnect(11)
+            node.supervisor.step()
+    model_of(node).fault(11)
+    node.supervisor.step()
+    fault = node.statuses()[share].fault
+    assert fault is not None
+    assert fault.clients == (MpsClient(pid=11, pod_uid="pod-2"),)
+
+
+def test_a_supervisor_that_finds_no_status_of_the_node_forgets_no_fault(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.kill_daemons()
+    node.settle()
+    fault = node.statuses()[share].fault
+    assert fault is not None
+    (tmp_path / NODE_STATUS).unlink()
+    node.start()
+    node.settle()
+    assert node.statuses()[share].fault == fault
+
+
+def test_a_server_that_a_dead_daemon_left_does_not_say_which_protocol_comes_next(tmp_path: Path) -> None:
+    """Its environment may name the folder of its GPU, which does not tell that its daemon was one of protocol 2."""
+    node = MpsNode(tmp_path, 3)
+    share = node.ask(0, "a")
+    node.settle()
+    pid = node.statuses()[share].server_pid
+    node.world.processes[pid] = replace(node.world.processes[pid], folder=server_name(GPUS[0]))
+    node.world.kill_daemons()
+    node.settle()
+    assert {process.folder for process in node.world.find()} == {""}
+    assert differences(node, {share: Asked(GPUS[0])}) == []
+
+
+def test_a_stop_that_cannot_be_forced_is_tried_with_pauses_that_grow(tmp_path: Path) -> None:
+    """As where the supervisor cannot see the server's process."""
+    node = MpsNode(tmp_path, 3)
+    share = node.ask(0, "a")
+    node.settle()
+    find = node.world.find
+    node.world.find = lambda: tuple(one for one in find() if one.role is Role.CONTROL)  # type: ignore[method-assign]
+    node.world.refuses = "server delete"
+    node.withdraw(share)
+    pauses = []
+    for _ in range(6):
+        node.supervisor.step()
+        pauses.append(node.supervisor.due_s - node.clock.monotonic())
+        node.clock.advance(31)
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
