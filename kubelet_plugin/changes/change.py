@@ -1,6 +1,7 @@
 """What a change of the node is: a thing, who wants it and how, what is noted of it, and the interface of its kind.
 
-Values only. A thing is, for example, the time slices of one GPU. Its owners are the claims that want something of it.
+Values only. A thing is, for example, the time slices of one GPU. Its owners are the claims that want something of it,
+or the Node's label that does.
 What has to be done follows from three facts, whatever happened before: what its owners want, what is seen on the node,
 and what the ledger has noted of it.
 """
@@ -10,8 +11,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import DeviceName
@@ -46,7 +47,10 @@ def thing_of(effect: Effect) -> Thing:
 Parameters = Mapping[str, Scalar]
 
 Wants = Mapping[str, tuple[Parameters, ...]]
-"""Owner, a claim's UID → what it wants of one thing. A claim may want the same thing for several devices."""
+"""Owner, a claim's UID or NODE_LABEL → what it wants of one thing. A claim may want one thing for several devices."""
+
+NODE_LABEL: Final = "node-label"
+"""Owner of what a label of the Node asks for. It has no checkpoint: it wants what is noted, until it is ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,26 +180,29 @@ AnyThingKind = ThingKind[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ForClaim:
-    """For which claim things are settled; for none by a sweep."""
+class ForOwner:
+    """For which owner things are settled; for none by a sweep."""
 
     begins: str = ""
-    """UID of the claim that is being prepared, or whose things are made again."""
+    """UID of the claim that is being prepared, or whose things are made again; or NODE_LABEL."""
     ends: str = ""
-    """UID of the claim that is being unprepared: it wants nothing any more, whatever its checkpoint says."""
+    """UID of the claim that is being unprepared, or NODE_LABEL: it wants nothing of these any more, whatever its
+    checkpoint says."""
+    asks: Mapping[Thing, Parameters] = field(default_factory=dict)
+    """What NODE_LABEL wants, if it begins."""
 
 
-SWEEP = ForClaim()
+SWEEP = ForOwner()
 
 
 def wanted(
-    thing: Thing, noted: Wants, checkpoints: Iterable[Checkpoint], unsure: Collection[str], call: ForClaim
+    thing: Thing, noted: Wants, checkpoints: Iterable[Checkpoint], unsure: Collection[str], call: ForOwner
 ) -> Wants:
     """Return who wants a thing and how, by the checkpoints of this boot and by what is noted.
 
     A claim that was noted and cannot be read now (`unsure`: its checkpoint broke, or was lost while it has a CDI spec)
     wants what is noted; that is empty if it is only assumed to be an owner. One that is being prepared by another call
-    and got to no note wants nothing yet.
+    and got to no note wants nothing yet. NODE_LABEL has no checkpoint, and wants what is noted.
     """
     found: dict[str, tuple[Parameters, ...]] = {}
     readable: set[str] = set()
@@ -208,7 +215,11 @@ def wanted(
         if asked and (each.in_use or uid == call.begins or uid in noted):
             found[uid] = asked
     rebuilt = {each.prepared.claim.uid for each in checkpoints} - readable
-    found |= {uid: asked for uid, asked in noted.items() if uid not in readable and uid in {*unsure, *rebuilt}}
+    found |= {
+        uid: asked for uid, asked in noted.items() if uid not in readable and uid in {*unsure, *rebuilt, NODE_LABEL}
+    }
+    if thing in call.asks:
+        found[call.begins] = (call.asks[thing],)
     found.pop(call.ends, None)
     return found
 

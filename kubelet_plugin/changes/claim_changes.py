@@ -12,14 +12,14 @@ import contextlib
 import dataclasses
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
-from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.api.passthrough import passthrough_device_name
-from dracaena.kubelet_plugin.changes.change import ForClaim, Thing, thing_of
+from dracaena.kubelet_plugin.changes.change import ForOwner, Thing, thing_of
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.ports import NodeLock
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, Effect
@@ -145,7 +145,7 @@ class ClaimChanges:
         if not all(effect in known for effect in planned):
             raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
         self._undo(uid, left_s, keep=planned)
-        self._settle(planned, ForClaim(begins=uid), left_s)
+        self._settle(planned, ForOwner(begins=uid), left_s)
 
     def undo(self, uid: ClaimUid, left_s: LeftS) -> None:
         """Undo all that a claim wanted; its GPUs must be held. Nothing is begun once `left_s` returns 0.
@@ -153,7 +153,7 @@ class ClaimChanges:
         Raises DracaenaError if something cannot be undone: the claim goes on wanting that.
         """
         self._undo(uid, left_s, keep=())
-        _raise_first(self._engine.settle(self._noted(uid), ForClaim(ends=uid), left_s).problems)
+        self._engine.settle(self._noted(uid), ForOwner(ends=uid), left_s).check()
 
     def follow(self, uid: ClaimUid, wanted: Sequence[Effect], of_kind: Callable[[Effect], bool]) -> bool:
         """Bring the things of some kinds, which containers do not see, to what a claim wants of them now, again if they
@@ -172,7 +172,7 @@ class ClaimChanges:
             new = [effect for effect in wanted if effect not in known]
             if new:
                 self._claims.want(checkpoint, [*known, *new])
-        self._settle(wanted, ForClaim(begins=uid), _unlimited)
+        self._settle(wanted, ForOwner(begins=uid), _unlimited)
         self._undo(uid, _unlimited, keep=[*wanted, *(effect for effect in known if not of_kind(effect))])
         return True
 
@@ -183,25 +183,18 @@ class ClaimChanges:
             return
         kept = {thing_of(effect) for effect in keep}
         ended = [effect for effect in left if thing_of(effect) not in kept]
-        problems = self._engine.settle([*map(thing_of, ended)], ForClaim(ends=uid), left_s).problems
+        settled = self._engine.settle([*map(thing_of, ended)], ForOwner(ends=uid), left_s)
         with self._claims.hold():
             checkpoint = self._claims.current_of(uid)
             if checkpoint is None or any(effect not in checkpoint.prepared.effects for effect in left):
                 raise TemporaryError(f"the checkpoint of claim UID {uid} was changed while its GPUs were being settled")
-            gone = [effect for effect in left if thing_of(effect) not in problems]
+            gone = [effect for effect in left if thing_of(effect) not in settled.problems]
             self._claims.want(checkpoint, [each for each in checkpoint.prepared.effects if each not in gone])
-        _raise_first(problems)
+        settled.check()
 
-    def _settle(self, effects: Sequence[Effect], call: ForClaim, left_s: LeftS) -> None:
-        _raise_first(self._engine.settle([*map(thing_of, effects)], call, left_s).problems)
+    def _settle(self, effects: Sequence[Effect], call: ForOwner, left_s: LeftS) -> None:
+        self._engine.settle([*map(thing_of, effects)], call, left_s).check()
 
 
 def _unlimited() -> float:
     return math.inf
-
-
-def _raise_first(problems: Mapping[Thing, DracaenaError]) -> None:
-    for thing, problem in list(problems.items())[1:]:
-        log.info("not settled yet", thing=str(thing), error=str(problem))
-    for problem in problems.values():
-        raise problem

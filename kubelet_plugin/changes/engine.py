@@ -23,7 +23,7 @@ from dracaena.kubelet_plugin.changes.change import (
     Act,
     AnyThingKind,
     End,
-    ForClaim,
+    ForOwner,
     How,
     Note,
     Parameters,
@@ -51,6 +51,15 @@ class SettledThings:
     """Those that are not as they are wanted, each with why; those that waited for others with the problem of these."""
     acted: tuple[Thing, ...]
     """Those that were changed or undone."""
+
+    def check(self) -> None:
+        """Raise the first problem, if there is one."""
+        first = next(iter(self.problems.values()), None)
+        for thing, problem in self.problems.items():
+            if problem is not first:  # things that wait for another one have its problem
+                log.info("not settled yet", thing=str(thing), error=str(problem))
+        if first is not None:
+            raise first
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,7 @@ class ChangeEngine:
         """Whether a thing was changed for an owner, by the ledger alone."""
         return owner in _owners(self._ledger.read(thing, self.kinds[thing.kind].noted))
 
-    def settle(self, things: Iterable[Thing], call: ForClaim, left_s: Callable[[], float]) -> SettledThings:
+    def settle(self, things: Iterable[Thing], call: ForOwner, left_s: Callable[[], float]) -> SettledThings:
         """Bring things to what is wanted of them now. `left_s` returns how long the call may go on: nothing is looked
         at or begun after that.
 
@@ -139,7 +148,7 @@ class ChangeEngine:
         return self.kinds[thing.kind].rank, thing
 
     def _settle(
-        self, kind: AnyThingKind, things: Sequence[Thing], call: ForClaim, left_s: Callable[[], float]
+        self, kind: AnyThingKind, things: Sequence[Thing], call: ForOwner, left_s: Callable[[], float]
     ) -> SettledThings:
         planned, problems = [], {}
         for thing in things:
@@ -176,7 +185,7 @@ class ChangeEngine:
                 acted.append(each.thing)
         return SettledThings(problems, tuple(acted))
 
-    def _planned(self, kind: AnyThingKind, thing: Thing, call: ForClaim) -> _Planned:
+    def _planned(self, kind: AnyThingKind, thing: Thing, call: ForOwner) -> _Planned:
         before = self._ledger.read(thing, kind.noted)
         note, owners = self._known(kind, thing, before)
         wants = self._wants(thing, owners, call)
@@ -220,12 +229,12 @@ class ChangeEngine:
             return note, owners if note is not None else {}
         return Supposed(self._ledger.boot_id, owners, supposed), owners
 
-    def _wants(self, thing: Thing, owners: Wants, call: ForClaim) -> Wants:
+    def _wants(self, thing: Thing, owners: Wants, call: ForOwner) -> Wants:
         with self._claims.hold():
             unsure = {each.uid for each, _ in self._claims.unsure()} if owners else frozenset[str]()
             return wanted(thing, owners, self._claims.current(), unsure, call)
 
-    def _note(self, each: _Planned, call: ForClaim) -> bool:
+    def _note(self, each: _Planned, call: ForOwner) -> bool:
         """Note what is about to be done; return whether anything is."""
         plan = each.plan
         if plan.stays and call == SWEEP:
@@ -249,7 +258,7 @@ class ChangeEngine:
     def _as_note(self, each: _Planned, noted: object) -> Note[Any]:
         return Note(self._ledger.boot_id, each.wants, noted)
 
-    def _end(self, each: _Planned, end: End[Any], call: ForClaim) -> DracaenaError | None:
+    def _end(self, each: _Planned, end: End[Any], call: ForOwner) -> DracaenaError | None:
         """Note what an act led to; return why the thing is not as it is wanted, None if it is."""
         if (call.ends or not each.wants) and _is_lost(end, call):
             log.info("nothing is left to undo", thing=str(each.thing), reason=str(end.problem or end.how.name))
@@ -321,7 +330,7 @@ def _without(note: Note[Any] | Unreadable | None, owner: str) -> Note[Any] | Unr
     return replace(note, owners={uid: asked for uid, asked in note.owners.items() if uid != owner})
 
 
-def _is_lost(end: End[Any], call: ForClaim) -> bool:
+def _is_lost(end: End[Any], call: ForOwner) -> bool:
     """Whether a thing that was to be undone is gone with its GPU, or with the driver's ability to have it changed.
 
     A sweep comes again, and waits until a GPU that is away can be asked; a claim has to end.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import gpu_device_name
+from dracaena.kubelet_plugin.changes.kinds.mig_instances import LAYOUT
 from dracaena.kubelet_plugin.discovery.mig.instances import IN_USE, MigRefusedError
 from dracaena.kubelet_plugin.discovery.mig.layouts import (
     GpuLayout,
@@ -40,7 +41,7 @@ class _Block:
 class MigLayouts(LabelRow[Gpu, GpuLayout]):
     """GPUs are named by UUID."""
 
-    name = "mig-layouts"
+    name = LAYOUT
 
     def __init__(
         self,
@@ -58,7 +59,6 @@ class MigLayouts(LabelRow[Gpu, GpuLayout]):
         self._read_layouts = read_layouts
         self._first_indices = first_indices
         self._looked_at: Machine | None = None
-        self._records: Mapping[str, GpuRecord] = {}
         self._blocks: dict[str, _Block] = {}
         self._device_ids: dict[str, int] = {}
 
@@ -92,8 +92,7 @@ class MigLayouts(LabelRow[Gpu, GpuLayout]):
 
     def begun(self) -> Mapping[str, GpuLayout]:
         """Return the layouts that GPUs are being changed to."""
-        self._records = self._notes.read()
-        return {uuid: each.changing for uuid, each in self._records.items() if each.changing is not None}
+        return {uuid: each.changing for uuid, each in self._notes.read().items() if each.changing is not None}
 
     def goals(self, begun: Mapping[str, GpuLayout], targets: Mapping[str, GpuLayout] | None) -> Mapping[str, GpuLayout]:
         """Return all targets; forget what blocked GPUs that have another one now."""
@@ -103,10 +102,11 @@ class MigLayouts(LabelRow[Gpu, GpuLayout]):
 
     def settled(self, thing: Gpu, goal: GpuLayout) -> StateAndReason | None:
         """Return the state of a GPU that has its layout, or that something blocks."""
-        machine, record = self._now(), self._records.get(thing.uuid, GpuRecord())
+        machine = self._now()
         if has_layout(machine, thing, goal):
             return LabelState.APPLIED, ""
-        strangers = gpu_instances(machine, thing) - {(each.profile, each.start) for each in record.made}
+        ours = {(each.profile, each.start) for each in self._changes.made(thing).values()}
+        strangers = gpu_instances(machine, thing) - ours
         if strangers and self._holding(thing) is not None:
             return None  # made on demand, for claims that still live and take them along when they end
         blocked = mode_obstacle(thing, goal) or (others_made(thing, sorted(strangers)) if strangers else None)

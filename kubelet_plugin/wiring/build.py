@@ -129,7 +129,7 @@ def build_parts(
     for part in (claims.device_watch, claims.renewal, claims.mps_faults):
         if part is not None:
             claims.reporter.when_users_known(part.changed)
-    if recorded is not None and gpus.recorded is None:
+    if recorded is not None and gpus.live is None:
         gpus.updates.publish(recorded)
     driver, paths = settings.driver_name, node.paths
     calls = ClaimCalls(node, claims.state)
@@ -205,14 +205,13 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     health: HealthSource
     live: LiveMachine | None = None
     node_source: NodeSource | None = None
-    played: RecordedNode | None = None
     limiter: GpuDriverMemoryLimiter | None = None
     fabric: FabricReadings | None = None
     if recorded is not None:
         health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
         if settings.gpus.has(GpuRole.LAYOUT):
-            played = RecordedNode(recorded, DocumentFolder(node.paths.recorded_mig, synced=False), read_boot_id())
-            live = _live_machine(node, played, updates)
+            files = DocumentFolder(node.paths.recorded_mig, synced=False)
+            live = _live_machine(node, RecordedNode(recorded, files, read_boot_id()), updates)
     else:
         node_source = source(node.release) if source is not None else nvml_source(settings, node.metrics, node.release)
         fabric = fabric_readings(node)
@@ -253,14 +252,10 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     updates.subscribe(devices.take, same=devices.look_again)
     if not watched:
         streams = HealthStreams(settings.node_name, None, node.clock)
-        return GpuParts(
-            slices, publisher, devices, updates, live, node_source, fabric, played, mig, None, streams, limiter
-        )
+        return GpuParts(slices, publisher, devices, updates, live, node_source, fabric, mig, None, streams, limiter)
     monitor, streams = health_parts(node, health, live.ask if live is not None else ask_at_once, devices)
     updates.subscribe(monitor.take)
-    return GpuParts(
-        slices, publisher, devices, updates, live, node_source, fabric, played, mig, monitor, streams, limiter
-    )
+    return GpuParts(slices, publisher, devices, updates, live, node_source, fabric, mig, monitor, streams, limiter)
 
 
 def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
@@ -331,7 +326,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         engine=engine,
         gpu_lock=node.gpu_lock,
     )
-    labels = LabelParts(node, gpus, pods)
+    labels = LabelParts(node, gpus, pods, engine)
     state = DeviceState(
         node,
         read_pool=gpus.devices.pool,

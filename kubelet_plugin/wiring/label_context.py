@@ -14,6 +14,7 @@ from dracaena.api.objects import Pod
 from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, set_node_condition
+from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.labels.follower import LabelFollower, LabelPorts, LabelRow
 from dracaena.kubelet_plugin.labels.reports import LabelReports, LabelWords
 from dracaena.kubelet_plugin.node.devices import EVERY_GPU, gpu_of
@@ -47,6 +48,7 @@ class LabelContext:
     node: NodeParts
     gpus: GpuParts
     pods: Reflector[Pod]
+    engine: ChangeEngine
 
     @property
     def live(self) -> LiveMachine:

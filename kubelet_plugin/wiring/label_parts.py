@@ -9,6 +9,7 @@ from dracaena.api.confidential import cc_mode_label
 from dracaena.api.names import mig_layout_key, vgpu_layout_key
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Reflector
+from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
 from dracaena.kubelet_plugin.wiring.cc_mode_parts import cc_mode_notes, cc_modes_of
@@ -21,8 +22,8 @@ from dracaena.kubelet_plugin.wiring.vgpu_layout_parts import vgpu_layouts_of
 class LabelParts:
     """What follows labels on one node."""
 
-    def __init__(self, node: NodeParts, gpus: GpuParts, pods: Reflector[Pod]) -> None:
-        context = LabelContext(node, gpus, pods)
+    def __init__(self, node: NodeParts, gpus: GpuParts, pods: Reflector[Pod], engine: ChangeEngine) -> None:
+        context = LabelContext(node, gpus, pods, engine)
         layouts = [each for each in (mig_layouts_of(context), vgpu_layouts_of(context)) if each is not None]
         self._changing: Sequence[Callable[[], Collection[str]]] = [changing for _, changing in layouts]
         self.followers: list[LabelFollower[Any, Any]] = [follower for follower, _ in layouts]

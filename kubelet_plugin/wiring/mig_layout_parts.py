@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 from dracaena.api.machine import Gpu
 from dracaena.api.names import gpu_device_name, mig_layout_key
 from dracaena.kubelet_plugin.adapters.files.layout_file import LayoutFile
-from dracaena.kubelet_plugin.changes.mig_hand import MigHand
 from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout, read_layouts
 from dracaena.kubelet_plugin.labels.follower import LabelFollower
@@ -15,7 +14,6 @@ from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.labels.mig_changes import MigLayoutChanges
 from dracaena.kubelet_plugin.labels.mig_layouts import MigLayouts
 from dracaena.kubelet_plugin.labels.reports import MIG_WORDS
-from dracaena.kubelet_plugin.ports import MigControl
 from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
 from dracaena.kubelet_plugin.wiring.label_context import FollowedLabel, LabelContext
 
@@ -28,11 +26,12 @@ def mig_layouts_of(
     """
     node, settings = context.node, context.node.settings
     entry = settings.gpus.layouts(GpuRole.LAYOUT)
-    if entry is None:
+    mig = context.gpus.mig
+    if entry is None or mig is None:
         return None
     notes = LayoutNotes(node.ledger, node.claims, MigLayouts.name, GpuRecord())
     row = MigLayouts(
-        MigLayoutChanges(MigHand(_control(context), context.live.ask), notes, context.gpu_lock()),
+        MigLayoutChanges(mig.hand, mig.instances, context.engine, notes, context.gpu_lock()),
         notes,
         context.users(),
         read_layouts=LayoutFile("MIG layouts", entry.file, read_layouts).read,
@@ -46,10 +45,3 @@ def mig_layouts_of(
         entry.condition,
     )
     return context.follower(label, row), lambda: [gpu_device_name(uuid) for uuid in notes.changing()]
-
-
-def _control(context: LabelContext) -> MigControl:
-    asked = context.gpus.source or context.gpus.recorded
-    control = None if asked is None else asked.mig_control()
-    assert control is not None
-    return control

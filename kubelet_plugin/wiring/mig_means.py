@@ -1,4 +1,4 @@
-"""Builds what divides this node's GPUs on demand, and undoes that."""
+"""Builds what divides this node's GPUs, and undoes that."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def mig_kinds(
     if control is None:
         return None
     hand = MigHand(control, _at_once if live is None else live.ask)
-    return MigKinds(MigInstances(hand, read_gpu, minors, node.ledger, node.clock), WholeGpus(hand, read_gpu))
+    return MigKinds(hand, MigInstances(hand, read_gpu, minors, node.ledger, node.clock), WholeGpus(hand, read_gpu))
 
 
 def _at_once(_what: str, work: Callable[[], object], _deadline_s: float) -> object:

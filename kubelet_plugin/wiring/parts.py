@@ -16,12 +16,12 @@ from dracaena.kube.events import EventRecorder
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import UnixServer
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
-from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
 from dracaena.kubelet_plugin.changes.fabric_readings import FabricReadings
 from dracaena.kubelet_plugin.changes.kinds.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.changes.kinds.mig_instances import MigInstances
 from dracaena.kubelet_plugin.changes.kinds.mig_mode import WholeGpus
 from dracaena.kubelet_plugin.changes.ledger import Ledger
+from dracaena.kubelet_plugin.changes.mig_hand import MigHand
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation
@@ -95,8 +95,9 @@ class NodeParts(NodeContext):
 
 @dataclass(frozen=True, slots=True)
 class MigKinds:
-    """What divides GPUs when claims get MIG devices, and makes them whole again."""
+    """What divides GPUs for claims and layouts, and makes them whole again."""
 
+    hand: MigHand
     instances: MigInstances
     whole: WholeGpus
 
@@ -115,10 +116,8 @@ class GpuParts:
     """What `live` reads. None with a recorded machine."""
     fabric: FabricReadings | None
     """What reads and activates Fabric Manager's partitions. None with a recorded machine."""
-    recorded: RecordedNode | None
-    """What `live` reads instead if MIG layouts divide a recorded machine."""
     mig: MigKinds | None
-    """None if nothing divides them on demand."""
+    """None if nothing divides them."""
     monitor: HealthMonitor | None
     """None if health is not watched."""
     streams: HealthStreams

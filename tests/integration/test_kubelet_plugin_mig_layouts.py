@@ -198,7 +198,8 @@ def test_a_plugin_that_ends_in_the_middle_goes_on_and_offers_nothing_half_done(
     nvml.after_change = get_no_further
     node.program.start()
     node.ready()
-    until_told(node, "False Failed MIG layout first-1g: GPU 0: nvmlDeviceCreateGpuInstanceWithPlacement says NO_PERMI")
+    until_told(node, "False Failed MIG layout first-1g: GPU 0: mig-instance of ")
+    assert "cannot be made: nvmlDeviceCreateGpuInstanceWithPlacement says NO_PERMISSION" in layout_condition(world)
     node.stop()
     assert len(hardware.layout(0)) == 1
     # Once the driver has been read again, the whole GPU is not published at all.

@@ -21,7 +21,7 @@ from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.changes.change import (
     Act,
     End,
-    ForClaim,
+    ForOwner,
     How,
     Note,
     Thing,
@@ -223,7 +223,7 @@ class ChangedNode:
     def _prepare(self, uid: ClaimUid, *, fresh: bool) -> None:
         self.steps.step()
         self._write(uid, State.STARTED)
-        problems = self.engine.settle(map(thing_of, self.wants[uid]), ForClaim(begins=uid), lambda: 1.0).problems
+        problems = self.engine.settle(map(thing_of, self.wants[uid]), ForOwner(begins=uid), lambda: 1.0).problems
         if problems and fresh:
             self._end(uid)
         if problems:
@@ -249,7 +249,7 @@ class ChangedNode:
             things = engine.noted(uid)
         before = dict(self.slices.intervals)
         shared = {e.device for each, wants in self.wants.items() if each != uid for e in wants}
-        if engine.settle(things, ForClaim(ends=uid), lambda: 1.0).problems:
+        if engine.settle(things, ForOwner(ends=uid), lambda: 1.0).problems:
             return
         for uuid, interval in before.items():
             if (
@@ -280,7 +280,7 @@ class ChangedNode:
         done = [uid for uid in sorted(self.wants) if self.state(uid) is State.DONE]
         for uid in done:
             things = [thing_of(effect) for effect in self.wants[uid]]
-            self.engine.settle(things, ForClaim(begins=uid), lambda: 1.0)
+            self.engine.settle(things, ForOwner(begins=uid), lambda: 1.0)
 
     def sweep(self) -> None:
         for kind in (BOUND, TIME_SLICE):

@@ -6,21 +6,26 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
+from dracaena.kubelet_plugin.changes.engine import ChangeEngine
+from dracaena.kubelet_plugin.changes.kinds.mig_instances import LAYOUT, MigInstances
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.changes.mig_hand import MigHand
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
 from dracaena.kubelet_plugin.labels.layout_notes import LayoutNotes
 from dracaena.kubelet_plugin.labels.mig_changes import MigLayoutChanges
 from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
+from support.changed_node import ClaimsOfNode
+from support.clock import FakeClock
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.mig_geometries import divisible_machine
-from support.mig_node import ask_at_once
+from support.mig_node import access_minors, ask_at_once
 
 BOOT = "boot-1"
 
@@ -56,7 +61,9 @@ class LayoutNode:
     folder: Path
     fake: FakeMigNvml = field(init=False)
     library: NvmlLibrary = field(init=False)
+    ledger: Ledger = field(init=False)
     notes: LayoutNotes[GpuRecord] = field(init=False)
+    engine: ChangeEngine = field(init=False)
     changes: MigLayoutChanges = field(init=False)
     user: str | None = None
     """Which claim has something of the GPU."""
@@ -73,9 +80,16 @@ class LayoutNode:
         self.library = NvmlLibrary(lambda: self.fake)
         files = StepFolder(self.folder, synced=False)
         files.step = step
-        self.notes = LayoutNotes(Ledger(files, OpenLock(), boot), OpenLock(), "mig-layouts", GpuRecord())
+        self.ledger = Ledger(files, OpenLock(), boot)
+        self.notes = LayoutNotes(self.ledger, OpenLock(), LAYOUT, GpuRecord())
         hand = MigHand(NvmlMigControl(self.library), self._asked)
-        self.changes = MigLayoutChanges(hand, self.notes, self._gpu_lock)
+        instances = MigInstances(hand, self._read_gpu, access_minors, self.ledger, FakeClock())
+        claims: Any = ClaimsOfNode()
+        self.engine = ChangeEngine(ledger=self.ledger, kinds=[instances], claims=claims, gpu_lock=self._gpu_lock)
+        self.changes = MigLayoutChanges(hand, instances, self.engine, self.notes, self._gpu_lock)
+
+    def _read_gpu(self, uuid: str) -> Gpu:
+        return next(gpu for gpu in self.hardware.machine.gpus if gpu.uuid == uuid)
 
     def _asked(self, what: str, work: Callable[[], object], deadline_s: float) -> object:
         return self.ask(what, work, deadline_s)
@@ -96,6 +110,11 @@ class LayoutNode:
         for profile, _start, _compute in self.hardware.layout(ordinal):
             found[profile] = found.get(profile, 0) + 1
         return found
+
+    def made(self, ordinal: int = 0) -> list[tuple[str, int]]:
+        """What is noted of the GPU's instances that were made for it, or may have been, by profile and start."""
+        noted = self.changes.made(self.gpu(ordinal)).values()
+        return sorted((each.profile, each.start) for each in noted if each.is_asked_for)
 
     def is_at_rest(self) -> bool:
         return not self.notes.changing()

@@ -22,10 +22,6 @@ class RecordedNode:
         self._gpus = {gpu.uuid: gpu for gpu in machine.gpus}
         self._mig = RecordedMig(self._recorded, files, boot_id)
 
-    def mig_control(self) -> RecordedMig:
-        """Return what divides its GPUs, for the thread that reads."""
-        return self._mig
-
     def read_all(self) -> Reading:
         """Return the machine with its current MIG devices and modes. Raises PermanentError for a broken file."""
         read = [self._mig.as_divided(gpu) if gpu.mig_profiles else self._as_recorded(gpu) for gpu in self._machine.gpus]

@@ -1,4 +1,5 @@
-"""MIG devices that are made at exact places when claims get them, and destroyed when these end.
+"""MIG devices that are made at exact places, for a claim or for the layout that the Node's label names, and destroyed
+when these end.
 
 An instance is ours if it is noted: before the driver is asked for it, with its number after that, and with the UUID of
 its MIG device once it has one. What lies at a place without being noted is somebody else's, and stays. So does what was
@@ -8,7 +9,7 @@ made for a claim of which every trace is lost but the note: its containers may r
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
@@ -23,6 +24,7 @@ from dracaena.api.names import DeviceName
 from dracaena.host.facts.troubles import GpuDriverTroubleError, Trouble, TroubleKind, trouble
 from dracaena.host.gpu_driver.thread import StoppedError, WedgedError
 from dracaena.kubelet_plugin.changes.change import (
+    NODE_LABEL,
     Act,
     End,
     How,
@@ -41,6 +43,9 @@ from dracaena.kubelet_plugin.ports import EffectPendingError, GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
 from dracaena.kubelet_plugin.prepare.prepared_claim import gpu_of_part
 from dracaena.process.clock import Clock
+
+LAYOUT: Final = "mig-layouts"
+"""Kind of the notes of GPUs that are being brought into a layout (labels.layout_notes)."""
 
 SETTLED_S: Final = 180.0
 """How long a place counts as ours after something was last made or undone there: a reading that began earlier may show
@@ -73,11 +78,8 @@ class SeenPlace:
         return any(each.name == profile for each in self.profiles)
 
     def ours(self, made: MadeInstance) -> GpuInstance | None:
-        """Return the instance that was made, None if it is not there. If the UUID of its MIG device was noted, one with
-        another UUID or without a MIG device is somebody else's: the driver reuses number and place.
-        """
-        found = next((each for each in self.instances if made.may_be(each)), None)
-        return found if made.uuid in (None, self.uuid) else None
+        """Return the instance that was made, None if it is not there."""
+        return next((each for each in self.instances if made.is_it(each, self.uuid)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,30 @@ class MigInstances:
         return nullcontext()
 
     def places(self) -> frozenset[DeviceName]:
-        """Return the places where instances are ours, may be ours, or were a moment ago. Raises DracaenaError."""
-        things = self._ledger.things(MIG_INSTANCE)
-        noted = [each for each in things if self._ledger.read(each, MadeInstance) is not None]
-        return frozenset(DeviceName(each.name) for each in noted) | self.settling()
+        """Return the places where instances are those of claims, may be, or were a moment ago. Raises DracaenaError."""
+        noted = {each.name for each, note in self._notes() if not _is_of_layout(note)}
+        return frozenset(map(DeviceName, noted)) | self.settling()
+
+    def of_layout(self, gpu: str) -> Mapping[Thing, MadeInstance]:
+        """Return what was made, or may have been, for the layout of a GPU, by UUID. Raises DracaenaError."""
+        notes = ((thing, note) for thing, note in self._notes() if _uuid(self.gpu(thing)) == gpu)
+        return {thing: note.noted for thing, note in notes if isinstance(note, Note) and _is_of_layout(note)}
+
+    def besides(self, gpu: str, made: Collection[MadeInstance]) -> Sequence[GpuInstance]:
+        """Return the instances of a GPU, by UUID, that are none of these. Raises DracaenaError."""
+        found = self._hand.instances(gpu, self._hand.profiles(gpu))
+        return [each for each in found if not any(mine.is_it(each, self._device(gpu, each)) for mine in made)]
+
+    def _notes(self) -> Iterator[tuple[Thing, Note[MadeInstance] | Unreadable]]:
+        for thing in self._ledger.things(MIG_INSTANCE):
+            note = self._ledger.read(thing, MadeInstance)
+            if note is not None:
+                yield thing, note
+
+    def _device(self, gpu: str, instance: GpuInstance) -> str | None:
+        """Return the UUID of the MIG device of an instance, None if it has none."""
+        device = self._hand.device(gpu, instance.number) if instance.has_compute else None
+        return None if device is None else device[1]
 
     def settling(self) -> frozenset[DeviceName]:
         """Return the places that a reading may be too old to show as they are."""
@@ -185,8 +207,8 @@ class MigInstances:
         profiles = self._hand.profiles(gpu.uuid)
         instances = self._hand.instances(gpu.uuid, profiles)
         there = next((each for each in instances if _name(gpu.uuid, each) == thing.name), None)
-        device = None if there is None or not there.has_compute else self._hand.device(gpu.uuid, there.number)
-        return SeenPlace(gpu, enabled, pending, profiles, instances, None if device is None else device[1])
+        device = None if there is None else self._device(gpu.uuid, there)
+        return SeenPlace(gpu, enabled, pending, profiles, instances, device)
 
     def _shown(self, uuid: str) -> Gpu:
         """Return a GPU that the driver has, as last read."""
@@ -234,7 +256,8 @@ class MigInstances:
         assert gpu is not None
         if len(wants) > 1:
             raise TemporaryError(f"the place is wanted by several claims, with UID {', '.join(sorted(wants))}")
-        _refuse_impossible(gpu, place)
+        # Some drivers report profiles in MIG mode only, so the last reading may be too old to have them.
+        _refuse_impossible(gpu if gpu.mig_profiles else replace(gpu, mig_profiles=seen.profiles), place)
         _refuse_without_mode(gpu, seen)
         made = note.noted if isinstance(note, Note) and not wants.keys().isdisjoint(note.owners) else None
         if seen.enabled and not seen.is_told(place.profile):
@@ -292,7 +315,7 @@ class MigInstances:
         except (WedgedError, StoppedError) as error:
             return End(How.UNANSWERED, EffectPendingError(f"{act.thing} is not ready yet: {error}"))
         except MigRefusedError as error:
-            return End(How.UNANSWERED, TemporaryError(f"{act.thing} cannot be made: {error}"))
+            return End(How.UNANSWERED, MigRefusedError(error.call, error.reason, f"{act.thing} cannot be made: "))
         except DracaenaError as error:
             return End(How.UNANSWERED, error)
         if made.nodes is None:
@@ -324,10 +347,9 @@ class MigInstances:
         except DracaenaError as error:
             if self._is_lost(step.gpu.uuid, error):
                 return End(How.UNANSWERED, GpuGoneError(str(error)))
-            is_refused = isinstance(error, MigRefusedError)
-            return End(
-                How.UNANSWERED, TemporaryError(f"{act.thing} cannot be destroyed: {error}") if is_refused else error
-            )
+            if isinstance(error, MigRefusedError):
+                error = MigRefusedError(error.call, error.reason, f"{act.thing} cannot be destroyed: ")
+            return End(How.UNANSWERED, error)
         return End()
 
     def _become_whole(self, gpu: Gpu, undone: set[Thing]) -> None:
@@ -337,6 +359,8 @@ class MigInstances:
         if not changes_mode_at_once(gpu):
             return
         try:
+            if Thing(LAYOUT, gpu.uuid) in self._ledger.things(LAYOUT):
+                return
             noted = set(self._ledger.things(MIG_INSTANCE)) - undone
             if any(_uuid(self.gpu(each)) == gpu.uuid for each in noted):
                 return
@@ -411,6 +435,10 @@ def _untold(seen: SeenPlace, gpu: str, profile: str) -> TemporaryError:
         f"the NVIDIA driver does not report MIG profile {profile} of GPU {gpu} now, so it is not known whether its MIG "
         f"device exists; profiles: {told}"
     )
+
+
+def _is_of_layout(note: Note[MadeInstance] | Unreadable) -> bool:
+    return isinstance(note, Note) and NODE_LABEL in note.owners
 
 
 def _uuid(gpu: DeviceName) -> str:

@@ -31,9 +31,10 @@ _MAY_HAVE_BEEN_DONE = frozenset({"TIMEOUT", "UNKNOWN", GPU_IS_LOST, "IRQ_ISSUE",
 class MigRefusedError(TemporaryError):
     """The driver did not do a step. `reason` is NVML's error without its prefix."""
 
-    def __init__(self, call: str, reason: str) -> None:
+    def __init__(self, call: str, reason: str, what: str = "") -> None:
+        """`what` precedes the text."""
         remedy = _REMEDIES.get(reason)
-        super().__init__(f"{call} says {reason}" + ("" if remedy is None else f": {remedy}"))
+        super().__init__(f"{what}{call} says {reason}" + ("" if remedy is None else f": {remedy}"))
         self.call = call
         self.reason = reason
 
@@ -101,6 +102,12 @@ class MadeInstance:
         """
         same_place = (found.profile, found.placement) == (self.profile, self.placement)
         return self.is_asked_for and same_place and self.number in (None, found.number)
+
+    def is_it(self, found: GpuInstance, device: str | None) -> bool:
+        """Whether an instance is this one. `device` is the UUID of its MIG device, None if it has none. If a UUID was
+        noted, one with another UUID or without a MIG device is somebody else's: the driver reuses number and place.
+        """
+        return self.may_be(found) and self.uuid in (None, device)
 
     def as_nothing(self) -> MadeInstance:
         """Return this for the case that certainly nothing of it exists."""

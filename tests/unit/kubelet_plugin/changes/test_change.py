@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
-from dracaena.kubelet_plugin.changes.change import SWEEP, ForClaim, Thing, Wants, wanted
+from dracaena.kubelet_plugin.changes.change import SWEEP, ForOwner, Thing, Wants, wanted
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from support.plugin import device_name, prepared_claim
@@ -32,20 +32,20 @@ def rebuilt(name: str) -> Checkpoint:
     [
         ([checkpoint("a", State.DONE)], {}, (), SWEEP, {"a-uid": LONG}),
         ([checkpoint("a", State.STARTED)], {}, (), SWEEP, {}),
-        ([checkpoint("a", State.STARTED)], {}, (), ForClaim(begins="a-uid"), {"a-uid": LONG}),
-        ([checkpoint("a", State.STARTED)], {}, (), ForClaim(begins="b-uid"), {}),
+        ([checkpoint("a", State.STARTED)], {}, (), ForOwner(begins="a-uid"), {"a-uid": LONG}),
+        ([checkpoint("a", State.STARTED)], {}, (), ForOwner(begins="b-uid"), {}),
         ([checkpoint("a", State.STARTED)], {"a-uid": NOTED}, (), SWEEP, {"a-uid": LONG}),
         ([checkpoint("a", State.STARTED, answered=True)], {}, (), SWEEP, {"a-uid": LONG}),
-        ([checkpoint("a", State.DONE)], {"a-uid": NOTED}, (), ForClaim(ends="a-uid"), {}),
+        ([checkpoint("a", State.DONE)], {"a-uid": NOTED}, (), ForOwner(ends="a-uid"), {}),
         ([], {"a-uid": NOTED}, (), SWEEP, {}),
         ([], {"a-uid": NOTED}, ("a-uid",), SWEEP, {"a-uid": NOTED}),
         ([], {}, ("a-uid",), SWEEP, {}),
-        ([], {"a-uid": NOTED}, ("a-uid",), ForClaim(ends="a-uid"), {}),
+        ([], {"a-uid": NOTED}, ("a-uid",), ForOwner(ends="a-uid"), {}),
         ([rebuilt("a")], {"a-uid": NOTED}, (), SWEEP, {"a-uid": NOTED}),
         ([rebuilt("a")], {}, (), SWEEP, {}),
     ],
 )
 def test_who_wants_a_thing(
-    checkpoints: Collection[Checkpoint], noted: Wants, unsure: Collection[str], call: ForClaim, expected: Wants
+    checkpoints: Collection[Checkpoint], noted: Wants, unsure: Collection[str], call: ForOwner, expected: Wants
 ) -> None:
     assert wanted(THING, noted, checkpoints, unsure, call) == expected

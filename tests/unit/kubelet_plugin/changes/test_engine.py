@@ -15,7 +15,7 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.host.facts.troubles import Trouble
 from dracaena.kubelet_plugin.changes import engine as engine_module
-from dracaena.kubelet_plugin.changes.change import Act, End, ForClaim, How, Note, Thing, ThingPlan, thing_of, wanted
+from dracaena.kubelet_plugin.changes.change import Act, End, ForOwner, How, Note, Thing, ThingPlan, thing_of, wanted
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.changes.kinds.time_slices import NotedInterval, TimeSlices
 from dracaena.kubelet_plugin.changes.ledger import Ledger
@@ -46,7 +46,7 @@ def claim(node: ChangedNode, uid: str, *slots: str, state: State = State.STARTED
     return made
 
 
-def settle(node: ChangedNode, call: ForClaim, left_s: float = 1.0) -> Mapping[Thing, Any]:
+def settle(node: ChangedNode, call: ForOwner, left_s: float = 1.0) -> Mapping[Thing, Any]:
     effects = node.wants[ClaimUid(call.begins or call.ends)]
     return node.engine.settle(map(thing_of, effects), call, lambda: left_s).problems
 
@@ -61,9 +61,9 @@ def test_nothing_is_undone_beside_a_claim_that_may_live_and_all_is_as_before_in_
 def test_the_note_is_written_before_the_act_and_gone_after_the_last(node: ChangedNode) -> None:
     uid, seen = claim(node, "one", SLOTS[0]), []
     node.slots.step = lambda: seen.append(node.ledger.read(SLOT, str))
-    assert settle(node, ForClaim(begins=uid)) == {}
+    assert settle(node, ForOwner(begins=uid)) == {}
     assert seen == [Note(BOOT, {"one": ({},)}, "nvidia")] * 2
-    assert settle(node, ForClaim(ends=uid)) == {}
+    assert settle(node, ForOwner(ends=uid)) == {}
     assert seen[2:] == seen[:2]
     assert (node.drivers[SLOTS[0]], node.ledger.read(SLOT, str)) == ("nvidia", None)
 
@@ -74,18 +74,18 @@ def test_without_a_note_nothing_is_done(node: ChangedNode, monkeypatch: pytest.M
 
     uid = claim(node, "one", *SLOTS)
     monkeypatch.setattr(Ledger, "write", full)
-    assert settle(node, ForClaim(begins=uid)).keys() == {SLOT, OTHER}
+    assert settle(node, ForOwner(begins=uid)).keys() == {SLOT, OTHER}
     assert set(node.drivers.values()) == {"nvidia"}
 
 
 def test_what_is_refused_leaves_no_note_and_what_is_not_answered_leaves_one(node: ChangedNode) -> None:
     uid = claim(node, "one", *SLOTS)
     node.slots.refusing, node.slots.silent = {SLOTS[0]}, {SLOTS[1]}
-    assert settle(node, ForClaim(begins=uid)).keys() == {SLOT, OTHER}
+    assert settle(node, ForOwner(begins=uid)).keys() == {SLOT, OTHER}
     assert node.ledger.things(BOUND) == (OTHER,)
-    assert settle(node, ForClaim(ends=uid)).keys() == {OTHER}
+    assert settle(node, ForOwner(ends=uid)).keys() == {OTHER}
     node.slots.silent = set()
-    assert settle(node, ForClaim(ends=uid)) == {}
+    assert settle(node, ForOwner(ends=uid)) == {}
     assert (set(node.drivers.values()), node.ledger.things(BOUND)) == ({"nvidia"}, ())
 
 
@@ -95,7 +95,7 @@ def test_what_is_refused_over_a_note_that_cannot_be_read_leaves_that_as_it_was(n
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"torn")
     node.slots.refusing = {SLOTS[0]}
-    assert settle(node, ForClaim(begins=uid)).keys() == {SLOT}
+    assert settle(node, ForOwner(begins=uid)).keys() == {SLOT}
     assert path.read_bytes() == b"torn"
 
 
@@ -108,7 +108,7 @@ def test_what_became_known_between_two_steps_is_noted_even_if_the_act_gets_no_an
 
     uid = claim(node, "one", SLOTS[0])
     monkeypatch.setattr(Slots, "_set", half)
-    assert settle(node, ForClaim(begins=uid)).keys() == {SLOT}
+    assert settle(node, ForOwner(begins=uid)).keys() == {SLOT}
     assert node.ledger.read(SLOT, str) == Note(BOOT, {"one": ({},)}, "its number is 7")
 
 
@@ -116,7 +116,7 @@ def test_what_is_noted_between_two_steps_may_be_what_was_noted_before_the_call(
     node: ChangedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid = claim(node, "one", SLOTS[0])
-    assert settle(node, ForClaim(begins=uid)) == {}
+    assert settle(node, ForOwner(begins=uid)) == {}
     before = node.ledger.read(SLOT, str)
 
     def to_and_fro(_slots: Slots, act: Act[str]) -> End[str]:
@@ -126,7 +126,7 @@ def test_what_is_noted_between_two_steps_may_be_what_was_noted_before_the_call(
 
     node.drivers[SLOTS[0]] = "nvidia"
     monkeypatch.setattr(Slots, "_set", to_and_fro)
-    assert settle(node, ForClaim(begins=uid)).keys() == {SLOT}
+    assert settle(node, ForOwner(begins=uid)).keys() == {SLOT}
     assert node.ledger.read(SLOT, str) == before
 
 
@@ -141,13 +141,13 @@ def test_where_one_thing_cannot_be_planned_no_other_of_the_claim_is_changed(
         return look(self, thing, wants)
 
     monkeypatch.setattr(Slots, "look", open_by_others)
-    assert settle(node, ForClaim(begins=uid)).keys() == {OTHER}
+    assert settle(node, ForOwner(begins=uid)).keys() == {OTHER}
     assert (set(node.drivers.values()), node.ledger.things(BOUND)) == ({"nvidia"}, ())
 
 
 def test_what_cannot_be_undone_keeps_no_other_thing_from_it(node: ChangedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     uid = claim(node, "one", *SLOTS)
-    settle(node, ForClaim(begins=uid))
+    settle(node, ForOwner(begins=uid))
     look = Slots.look
 
     def open_by_others(self: Slots, thing: Thing, wants: Any) -> str:
@@ -156,16 +156,16 @@ def test_what_cannot_be_undone_keeps_no_other_thing_from_it(node: ChangedNode, m
         return look(self, thing, wants)
 
     monkeypatch.setattr(Slots, "look", open_by_others)
-    assert settle(node, ForClaim(ends=uid)).keys() == {SLOT}
+    assert settle(node, ForOwner(ends=uid)).keys() == {SLOT}
     assert (node.drivers[SLOTS[0]], node.drivers[SLOTS[1]]) == (TAKEN, "nvidia")
 
 
 def test_without_time_nothing_begins_and_the_next_call_goes_on(node: ChangedNode) -> None:
     uid = claim(node, "one", *SLOTS)
-    problems = settle(node, ForClaim(begins=uid), left_s=0.0)
+    problems = settle(node, ForOwner(begins=uid), left_s=0.0)
     assert all(isinstance(problem, EffectPendingError) for problem in problems.values())
     assert (set(node.drivers.values()), node.ledger.things(BOUND)) == ({"nvidia"}, ())
-    assert settle(node, ForClaim(begins=uid)) == {}
+    assert settle(node, ForOwner(begins=uid)) == {}
 
 
 @pytest.mark.parametrize("begins", [True, False])
@@ -175,14 +175,14 @@ def test_looks_that_take_all_the_time_are_followed_by_no_other(
     """Each may take as long as a program that hangs, and the GPUs of the claim are held for as long."""
     uid, looks = claim(node, "one", *SLOTS), []
     if not begins:
-        settle(node, ForClaim(begins=uid))
+        settle(node, ForOwner(begins=uid))
 
     def slow(_slots: Slots, thing: Thing, _wants: Any) -> str:
         looks.append(thing)
         raise TemporaryError("it hangs")
 
     monkeypatch.setattr(Slots, "look", slow)
-    call = ForClaim(begins=uid) if begins else ForClaim(ends=uid)
+    call = ForOwner(begins=uid) if begins else ForOwner(ends=uid)
     problems = node.engine.settle((SLOT, OTHER), call, lambda: 1.0 - len(looks)).problems
     assert len(looks) == 1
     assert len(problems) == (1 if begins else 2)
@@ -199,18 +199,18 @@ def test_a_look_that_fails_is_the_last_for_a_claim_that_begins(
         raise TemporaryError("it hangs")
 
     monkeypatch.setattr(Slots, "look", broken)
-    assert settle(node, ForClaim(begins=uid)).keys() == {SLOT}
+    assert settle(node, ForOwner(begins=uid)).keys() == {SLOT}
     assert looks == [SLOT]
 
 
 def test_a_claim_that_got_to_no_note_keeps_nothing_and_restores_nothing(node: ChangedNode) -> None:
     waiting, owner = claim(node, "waiting", SLOTS[0]), claim(node, "owner", SLOTS[0])
-    settle(node, ForClaim(begins=owner))
-    assert settle(node, ForClaim(ends=waiting)) == {}
+    settle(node, ForOwner(begins=owner))
+    assert settle(node, ForOwner(ends=waiting)) == {}
     assert node.drivers[SLOTS[0]] == TAKEN
     del node.claims.good[waiting]
     claim(node, "waiting", SLOTS[0])
-    settle(node, ForClaim(ends=owner))
+    settle(node, ForOwner(ends=owner))
     assert node.drivers[SLOTS[0]] == "nvidia"
 
 
@@ -218,26 +218,26 @@ def test_a_claim_ends_although_a_gpu_that_others_use_too_is_away(
     node: ChangedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = claim(node, "one", SLOTS[0]), claim(node, "two", SLOTS[0])
-    settle(node, ForClaim(begins=one))
-    settle(node, ForClaim(begins=two))
+    settle(node, ForOwner(begins=one))
+    settle(node, ForOwner(begins=two))
 
     def away(*_given: object) -> str:
         raise GpuGoneError("it is away")
 
     monkeypatch.setattr(Slots, "look", away)
     monkeypatch.setattr(Slots, "asked", lambda self, wants: len(wants))
-    assert settle(node, ForClaim(ends=one)) == {}
+    assert settle(node, ForOwner(ends=one)) == {}
     note = node.ledger.read(SLOT, str)
     assert isinstance(note, Note)
     assert note.owners.keys() == {"two"}
-    assert settle(node, ForClaim(ends=two)) == {}
+    assert settle(node, ForOwner(ends=two)) == {}
     assert node.ledger.read(SLOT, str) is None
 
 
 def test_a_thing_that_stays_is_a_trouble_of_the_sweep(node: ChangedNode) -> None:
     uid = claim(node, "one", SLOTS[0])
     told: list[Trouble] = []
-    settle(node, ForClaim(begins=uid))
+    settle(node, ForOwner(begins=uid))
     (path,) = node.folder.glob("ledger/*.json")
     path.write_bytes(b"torn")
     node.claims.good.clear()
@@ -247,7 +247,7 @@ def test_a_thing_that_stays_is_a_trouble_of_the_sweep(node: ChangedNode) -> None
 
 
 def test_a_sweep_does_not_count_what_was_refused_as_undone(node: ChangedNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    settle(node, ForClaim(begins=claim(node, "one", SLOTS[0])))
+    settle(node, ForOwner(begins=claim(node, "one", SLOTS[0])))
     node.claims.good.clear()
     monkeypatch.setattr(Slots, "_set", lambda *_given: End(How.REFUSED))
     with capture_logs() as logs:
@@ -261,7 +261,7 @@ def test_a_sweep_does_not_count_what_was_refused_as_undone(node: ChangedNode, mo
 def act_before_the_note(patch: pytest.MonkeyPatch) -> None:
     note = ChangeEngine._note
 
-    def late(self: ChangeEngine, each: Any, call: ForClaim) -> bool:
+    def late(self: ChangeEngine, each: Any, call: ForOwner) -> bool:
         if each.plan.act is None or not each.wants:
             return note(self, each, call)
         kind = self.kinds[each.thing.kind]
@@ -303,7 +303,7 @@ def what_somebody_else_set_is_replaced(patch: pytest.MonkeyPatch) -> None:
 def the_note_goes_before_the_restore(patch: pytest.MonkeyPatch) -> None:
     note = ChangeEngine._note
 
-    def hasty(self: ChangeEngine, each: Any, call: ForClaim) -> bool:
+    def hasty(self: ChangeEngine, each: Any, call: ForOwner) -> bool:
         due = note(self, each, call)
         if due and not each.wants:
             self._ledger.drop(each.thing)
@@ -332,7 +332,7 @@ def a_retry_that_finds_its_checkpoint_writes_no_note(patch: pytest.MonkeyPatch) 
     """What two records of one fact led to: the second was not written where the first was found."""
     planned, begun = ChangeEngine._planned, set[object]()
 
-    def trusting(self: ChangeEngine, kind: Any, thing: Thing, call: ForClaim) -> Any:
+    def trusting(self: ChangeEngine, kind: Any, thing: Thing, call: ForOwner) -> Any:
         made, key = planned(self, kind, thing, call), (id(self._claims), call.begins, thing)
         if key in begun:
             return engine_module._Planned(thing, made.before, made.wants, ThingPlan(None, made.plan.act))

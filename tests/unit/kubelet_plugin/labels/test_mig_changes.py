@@ -12,8 +12,12 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.host.gpu_driver.thread import WedgedError
+from dracaena.kubelet_plugin.changes.change import Note
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeInstance
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
 from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
+from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, RESET_REQUIRED
 from support.fake_nvml import NOT_SUPPORTED
 from support.killed_steps import StopError
@@ -54,11 +58,6 @@ def ampere(tmp_path: Path) -> Iterator[LayoutNode]:
         yield made
 
 
-def made(node: LayoutNode, ordinal: int = 0) -> list[tuple[str, int]]:
-    record = node.notes.of(node.gpu(ordinal).uuid)
-    return sorted((each.profile, each.start) for each in record.made)
-
-
 def there(node: LayoutNode, ordinal: int = 0) -> list[tuple[str, int]]:
     return [(profile, start) for profile, start, _ in node.hardware.layout(ordinal)]
 
@@ -66,7 +65,7 @@ def there(node: LayoutNode, ordinal: int = 0) -> list[tuple[str, int]]:
 def test_a_gpu_is_divided_as_its_layout_says_at_places_that_hold_it(node: LayoutNode) -> None:
     node.bring(MIXED)
     assert node.hardware.layout(0) == [("1g.10gb", 2, 1), ("1g.10gb", 3, 1), ("2g.20gb", 0, 1), ("3g.40gb", 4, 1)]
-    assert made(node) == there(node)
+    assert node.made() == there(node)
     assert node.is_at_rest()
     assert node.hardware.layout(1) == []
 
@@ -78,13 +77,47 @@ def test_another_layout_keeps_what_both_have_and_replaces_the_rest(node: LayoutN
     assert node.counts() == {"1g.10gb": 4, "3g.40gb": 1}
     now = {each.placement.start: dict(each.compute) for each in node.hardware.gpus[0].instances.values()}
     assert now[4] == uuids[4], "the 3g stayed"
-    assert made(node) == there(node)
+    assert node.made() == there(node)
+
+
+def test_a_gpu_stays_in_mig_mode_between_two_layouts_that_have_nothing_in_common(node: LayoutNode) -> None:
+    """A monitor that holds the GPU open would keep it from coming back."""
+    node.bring(layout(g1=7))
+    node.hardware.gpus[0].watched = True
+    node.bring(layout(g7=1))
+    assert node.counts() == {"7g.80gb": 1}
+
+
+def test_a_note_that_cannot_be_read_makes_its_instance_somebody_elses(node: LayoutNode, tmp_path: Path) -> None:
+    node.bring(layout(g1=1))
+    (note,) = tmp_path.glob("*.json")
+    note.write_bytes(b"torn")
+    for wanted in (WHOLE, MIXED):
+        with pytest.raises(BlockedError, match=r"no layout made \(1g.10gb at 0\)"):
+            node.bring(wanted)
+    assert note.read_bytes() == b"torn"
+    node.hardware.gpus[0].instances.clear()
+    node.bring(MIXED)
+    assert node.made() == there(node)
+
+
+def test_no_sweep_undoes_a_layout_and_an_instance_that_is_gone_is_made_again_by_its_next_change(
+    node: LayoutNode,
+) -> None:
+    node.bring(MIXED)
+    before = node.hardware.layout(0)
+    node.start()
+    assert node.engine.sweep(MIG_INSTANCE) == 0
+    node.hardware.gpus[0].instances.popitem()
+    assert node.engine.sweep(MIG_INSTANCE) == 0
+    node.bring(MIXED)
+    assert (node.hardware.layout(0), node.made()) == (before, there(node))
 
 
 def test_a_layout_without_mig_makes_a_gpu_whole(node: LayoutNode) -> None:
     node.bring(layout(g1=7))
     node.bring(WHOLE)
-    assert (node.hardware.layout(0), node.hardware.gpus[0].mode, made(node)) == ([], False, [])
+    assert (node.hardware.layout(0), node.hardware.gpus[0].mode, node.made()) == ([], False, [])
     node.bring(WHOLE)
     assert not node.hardware.gpus[0].mode
 
@@ -117,7 +150,7 @@ def test_a_gpu_that_an_admin_takes_out_of_mig_mode_in_the_middle_of_a_change_is_
     ampere.fake.once["nvmlGpuInstanceDestroy"] = IN_USE
     with pytest.raises(TemporaryError, match="says IN_USE"):
         ampere.bring(sevenths)
-    assert len(made(ampere)) == 1
+    assert len(ampere.made()) == 1
     there_now = ampere.hardware.gpus[0]
     there_now.instances.clear()
     there_now.mode = there_now.pending = False
@@ -129,7 +162,7 @@ def test_a_gpu_that_an_admin_takes_out_of_mig_mode_in_the_middle_of_a_change_is_
     ampere.hardware.machine = replace(machine, gpus=(read, *machine.gpus[1:]))
     with pytest.raises(BlockedError, match="is to be on"):
         ampere.bring(sevenths)
-    assert (ampere.is_at_rest(), made(ampere)) == (True, [])
+    assert (ampere.is_at_rest(), ampere.made()) == (True, [])
 
 
 def test_what_others_made_stays_and_so_does_the_gpu(node: LayoutNode) -> None:
@@ -163,20 +196,23 @@ def test_an_instance_that_replaced_one_of_ours_under_the_same_number_is_not_ours
     assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
 
 
-def test_one_of_ours_without_its_compute_instance_is_ours_still(node: LayoutNode) -> None:
+def test_one_of_ours_whose_compute_instance_somebody_destroyed_is_theirs(node: LayoutNode) -> None:
     node.bring(layout(g1=1))
     next(iter(node.hardware.gpus[0].instances.values())).compute.clear()
-    node.bring(WHOLE)
-    assert node.hardware.layout(0) == []
+    for wanted in (WHOLE, MIXED):
+        with pytest.raises(BlockedError, match=r"no layout made \(1g.10gb at 0\)"):
+            node.bring(wanted)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 0)]
 
 
 def test_a_note_of_before_uuids_were_written_gets_them_with_the_next_change(node: LayoutNode) -> None:
     node.bring(layout(g1=1))
-    record = node.notes.of(node.gpu().uuid)
-    (ours,) = record.made
-    node.notes.note(node.gpu().uuid, replace(record, made=(replace(ours, uuid=None),)))
+    ((thing, ours),) = node.changes.made(node.gpu()).items()
+    note = node.ledger.read(thing, MadeInstance)
+    assert isinstance(note, Note)
+    node.ledger.write(thing, replace(note, noted=replace(ours, uuid=None)))
     node.bring(layout(g1=1))
-    assert node.notes.of(node.gpu().uuid).made == (ours,)
+    assert node.changes.made(node.gpu()) == {thing: ours}
     assert ours.uuid in next(iter(node.hardware.gpus[0].instances.values())).compute.values()
 
 
@@ -276,7 +312,7 @@ def test_what_was_done_is_given_to_nobody_before_it_was_read(node: LayoutNode) -
     node.changes.rest(node.gpu().uuid, WHOLE)  # somebody else began something else since
     assert not node.is_at_rest()
     node.changes.rest(node.gpu().uuid, MIXED)
-    assert (node.is_at_rest(), made(node)) == (True, there(node))
+    assert (node.is_at_rest(), node.made()) == (True, there(node))
 
 
 def test_a_driver_that_does_not_answer_is_asked_again_for_the_same(node: LayoutNode) -> None:
@@ -288,14 +324,14 @@ def test_a_driver_that_does_not_answer_is_asked_again_for_the_same(node: LayoutN
         return done
 
     node.ask = hang
-    with pytest.raises(WedgedError):
+    with pytest.raises(EffectPendingError, match="no answer"):
         node.bring(MIXED)
     assert not node.is_at_rest()
     node.start()
     node.ask = lambda _what, work, _deadline_s: work()
     node.bring(MIXED)
     assert node.counts() == dict(MIXED.counts)
-    assert made(node) == there(node)
+    assert node.made() == there(node)
 
 
 @pytest.mark.parametrize("number", STEPS)
@@ -310,12 +346,12 @@ def test_a_driver_that_hangs_at_any_step_is_brought_to_the_same_end(
         node.ask = HungStep(number, is_done=is_done)
         with suppress(DracaenaError):
             node.bring(target)
-        assert len(there(node)) <= len(made(node)), "an instance that is not noted"
+        assert len(there(node)) <= len(node.made()), "an instance that is not noted"
         node.start()
         node.ask = ask_at_once
         node.bring(target)
         assert node.counts() == dict(target.counts)
-        assert (made(node), node.is_at_rest()) == (there(node), True)
+        assert (node.made(), node.is_at_rest()) == (there(node), True)
         assert node.hardware.layout(1) == [("1g.10gb", 0, 1)]
 
 
@@ -324,9 +360,9 @@ def test_after_a_reboot_nothing_is_ours(node: LayoutNode) -> None:
     node.hardware.gpus[0].instances.clear()
     node.hardware.gpus[0].mode = False
     node.start(boot="boot-2")
-    assert made(node) == []
+    assert node.made() == []
     node.bring(layout(g1=1))
-    assert made(node) == there(node) == [("1g.10gb", 0)]
+    assert node.made() == there(node) == [("1g.10gb", 0)]
 
 
 REFUSALS = [*((MIXED, error) for error in ERRORS), (WHOLE, IN_USE)]
@@ -349,11 +385,11 @@ def test_each_call_may_be_refused_once_and_the_next_try_comes_to_the_same_end(
         try:
             node.bring(target)
         except DracaenaError:
-            assert len(there(node)) <= len(made(node)), "an instance that is not noted"
+            assert len(there(node)) <= len(node.made()), "an instance that is not noted"
         node.fake.once.clear()
         node.bring(target)
         assert node.counts() == dict(target.counts)
-        assert (made(node), node.is_at_rest()) == (there(node), True)
+        assert (node.made(), node.is_at_rest()) == (there(node), True)
         assert node.hardware.gpus[0].mode == target.enabled
 
 
@@ -395,13 +431,12 @@ def test_killed_at_any_step_it_comes_to_the_layout_that_is_wanted_then(
             with suppress(StopError):
                 node.bring(second)
             node.start()
-            ours = {(each.profile, each.start) for each in node.notes.of(node.gpu().uuid).made}
-            assert set(there(node)) <= ours, f"{steps[number]}: an instance that is not noted"
+            assert set(there(node)) <= set(node.made()), f"{steps[number]}: an instance that is not noted"
             if node.is_at_rest():
                 assert node.counts() in (dict(first.counts), dict(second.counts)), steps[number]
             wanted = second if goes_on else first
             node.bring(wanted)
             assert node.counts() == dict(wanted.counts), steps[number]
-            assert (made(node), node.is_at_rest()) == (there(node), True), steps[number]
+            assert (node.made(), node.is_at_rest()) == (there(node), True), steps[number]
             assert all(compute == 1 for _, _, compute in node.hardware.layout(0)), steps[number]
             assert node.hardware.layout(1) == [("1g.10gb", 3, 1)]

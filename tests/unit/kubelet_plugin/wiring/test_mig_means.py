@@ -12,7 +12,7 @@ from dracaena.api.mig import mig_device_name
 from dracaena.api.names import ClaimUid, PoolName, gpu_device_name
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from dracaena.kubelet_plugin.changes.change import ForClaim, thing_of
+from dracaena.kubelet_plugin.changes.change import ForOwner, thing_of
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeInstance
@@ -52,16 +52,16 @@ class Recorded:
         )
 
     def make(self) -> MadeInstance:
-        self.settle(ForClaim(begins=CLAIM))
+        self.settle(ForOwner(begins=CLAIM))
         made = self.engine.noted_of(self.thing)
         assert isinstance(made, MadeInstance)
         return made
 
     def undo(self) -> None:
-        self.settle(ForClaim(ends=CLAIM))
+        self.settle(ForOwner(ends=CLAIM))
         assert self.engine.noted_of(self.thing) is None
 
-    def settle(self, call: ForClaim) -> None:
+    def settle(self, call: ForOwner) -> None:
         for problem in self.engine.settle([self.thing], call, lambda: 30.0).problems.values():
             raise problem
 

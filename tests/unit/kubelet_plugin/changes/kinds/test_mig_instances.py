@@ -16,7 +16,7 @@ from msgspec import convert
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.host.gpu_driver.thread import WedgedError
-from dracaena.kubelet_plugin.changes.change import ForClaim, Note, thing_of
+from dracaena.kubelet_plugin.changes.change import ForOwner, Note, thing_of
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeInstance
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import Effect
@@ -70,11 +70,11 @@ class Claim:
         return made
 
     def undo(self, node: MigNode) -> None:
-        self._settle(node, ForClaim(ends=self.reference.uid))
+        self._settle(node, ForOwner(ends=self.reference.uid))
         node.claims.good.pop(self.reference.uid, None)
         assert self.noted(node) is None
 
-    def _settle(self, node: MigNode, call: ForClaim) -> None:
+    def _settle(self, node: MigNode, call: ForOwner) -> None:
         for problem in node.engine.settle([self.thing], call, lambda: 30.0).problems.values():
             raise problem
 
@@ -90,7 +90,7 @@ class Claim:
     def begin(self, node: MigNode) -> None:
         prepared = PreparedClaim(self.reference, (), effects=(self.effect,))
         node.claims.good[self.reference.uid] = Checkpoint(State.STARTED, BOOT, prepared)
-        self._settle(node, ForClaim(begins=self.reference.uid))
+        self._settle(node, ForOwner(begins=self.reference.uid))
 
 
 def notes(node: MigNode) -> list[MadeInstance]:
@@ -328,11 +328,13 @@ def test_an_instance_is_found_whatever_the_last_reading_knows_of_profiles(node: 
     claim = Claim(instance(node, "1g.10gb", 0))
     claim.make(node)
     node.knows_profiles = False
-    with pytest.raises(TemporaryError, match=r"no MIG profile 1g\.10gb as it was last read"):
-        claim.make(node)
+    claim.make(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
     claim.undo(node)
     assert node.hardware.layout(0) == []
     assert not node.hardware.gpus[0].mode
+    with pytest.raises(TemporaryError, match=r"no MIG profile 1g\.10gb as it was last read"):
+        claim.make(node)
 
 
 def test_the_profile_is_named_by_the_number_of_the_driver_that_makes_it(node: MigNode) -> None:

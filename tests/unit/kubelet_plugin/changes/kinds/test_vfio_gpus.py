@@ -18,7 +18,7 @@ from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.facts.troubles import Trouble
-from dracaena.kubelet_plugin.changes.change import ForClaim, Note, Thing
+from dracaena.kubelet_plugin.changes.change import ForOwner, Note, Thing
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import HostFunction, NotedVfioGpu, VfioGpus, not_given_back
 from dracaena.kubelet_plugin.changes.ledger import Ledger
@@ -103,10 +103,10 @@ class Claimed:
         claim = PreparedClaim(ClaimReference("default", "claim", UID), (), effects=(effect,))
         self.claims.good[UID] = Checkpoint(State.STARTED, self.boot, claim)
         self.claims.broken.clear()
-        self._settle(ForClaim(begins=UID))
+        self._settle(ForOwner(begins=UID))
 
     def undo(self) -> None:
-        self._settle(ForClaim(ends=UID))
+        self._settle(ForOwner(ends=UID))
         self.claims.good.clear()
         self.claims.broken.clear()
 
@@ -116,7 +116,7 @@ class Claimed:
         self.engine.sweep(VFIO_BIND, told.extend)
         return "; ".join(each.text.removeprefix(f"the GPU at {GPU} {NOT_YET}: ") for each in told)
 
-    def _settle(self, call: ForClaim) -> None:
+    def _settle(self, call: ForOwner) -> None:
         for problem in self.engine.settle([self.thing], call, lambda: 1.0).problems.values():
             raise problem
 
