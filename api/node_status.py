@@ -253,7 +253,7 @@ def _labels_of_gpus(node: PublishedNode) -> Iterator[str]:
         whole = node.handed.get(ordinal, ordinal)
         address = None if device is None else pci_bus_id_in(device.name)
         if whole != ordinal and device is not None:
-            words = label_of(device) if device.holders else "the same GPU as above"
+            words = holders_in_words(device) or "the same GPU as above"
         else:
             words = gpu_label(states.get(ordinal, GpuState(NOT_PUBLISHED)), device)
         yield words if address is None else f"for virtual machines, {address}: {words}"
@@ -264,16 +264,23 @@ def gpu_label(state: GpuState, device: DeviceStatus | None) -> str:
     words = state_in_words(state)
     if device is None or not state.holders or (state.parts is not None and state.parts.kind != "shares"):
         return words
-    whose = label_of(device) if device.holders else "given to a virtual machine"
+    whose = holders_in_words(device) or "given to a virtual machine"
     return "; ".join(filter(None, (whose, words)))
 
 
 def label_of(device: DeviceStatus) -> str:
-    """Return who has a device, in words."""
+    """Return who has a MIG device, a part or a vGPU, and its taints, in words."""
+    if device.unavailable and not device.holders:
+        return f"closed to pods: {device.unavailable}"
+    taints = [f"taint {in_words(taint)}" for taint in device.taints]
+    return "; ".join((holders_in_words(device) or "free", *taints))
+
+
+def holders_in_words(device: DeviceStatus) -> str:
+    """Return who has a device, in words; empty if nobody has."""
     shares = device.shares
     if not shares:
-        unused = f"unused: {device.unavailable}" if device.unavailable else "free"
-        return "; ".join(map(str, device.holders)) or unused
+        return "; ".join(map(str, device.holders))
     taken = taken_in_words([one.consumed or {} for one in shares], device.capacity)
     modes = ", ".join(sorted({one.mode or "" for one in shares} - {NO_MODE}))
     count = f"{counted(len(shares), 'share')}{f' by {modes}' if modes else ''}: {taken}"

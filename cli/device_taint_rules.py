@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from dracaena.kube.client import KubeClient
 
 
-def taint_rules(client: KubeClient) -> Sequence[DeviceTaintRule]:
-    """Return all rules; none if the cluster serves none. Where they may not be read, standard error says so."""
+def taint_rules(client: KubeClient) -> Sequence[DeviceTaintRule] | None:
+    """Return all rules; none if the cluster serves none. None: they may not be read, and standard error says so."""
     from dracaena.api.resource_objects import DeviceTaintRule, DeviceTaintRuleV1Beta2
     from dracaena.kube.errors import ForbiddenError, NotFoundError
 
@@ -25,5 +25,5 @@ def taint_rules(client: KubeClient) -> Sequence[DeviceTaintRule]:
             continue
         except ForbiddenError:
             print("DeviceTaintRules may not be read: GPUs that they take out of use count as free", file=sys.stderr)
-            break
+            return None
     return ()

@@ -41,7 +41,7 @@ examples:
   Ask why a pod waits, or why it got the GPUs that it has:
       dracaena explain pod train -n research
 
-  See who has which GPU of the cluster:
+  See who has which GPU of the cluster, and which are broken:
       dracaena status
 
   Draw how the GPUs of this machine are linked:

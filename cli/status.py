@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.errors import BadInputError
 from dracaena.cli.columns import aligned, print_lines
@@ -15,26 +16,28 @@ from dracaena.cli.connection import add_connection_options, connect
 if TYPE_CHECKING:
     from dracaena.api.node_status import PublishedNode
     from dracaena.api.objects import Namespace, Node
+    from dracaena.api.resource_objects import DeviceTaintRule, ResourceClaim, ResourceSlice
+    from dracaena.cli.node_events import NodeEvents
     from dracaena.kube.client import KubeClient
 
 MOST_TREES: Final = 3
 """Nodes that are drawn as trees without being asked for: three of 8 GPUs fill a tall terminal."""
 
 _DESCRIPTION: Final = """\
-Show the GPUs of a cluster, how they are linked, and which claim and pod has each.
+Show the GPUs of a cluster, how they are linked, what is wrong with them, and which claim and pod has each.
 
-It reads Nodes, ResourceSlices, ResourceClaims, and Namespaces for their quotas; it writes nothing. Up to 3 nodes are
-drawn as trees: GPUs below PIX share a PCIe switch, below PXB several switches, below PHB a host bridge, below NODE a
-NUMA node, and SYS joins NUMA nodes. With more nodes there is one line for each; --node draws the trees of the nodes
-that it names.
+It reads Nodes, ResourceSlices, ResourceClaims, DeviceTaintRules, Namespaces for their quotas, and the Events of nodes
+that are named; it writes nothing. Up to 3 nodes are drawn as trees: GPUs below PIX share a PCIe switch, below PXB
+several switches, below PHB a host bridge, below NODE a NUMA node, and SYS joins NUMA nodes. With more nodes there is
+one line for each; nodes that are named are always drawn.
 """
 _EXAMPLES: Final = """\
 examples:
-  Where is room?
+  Where is room, and what is broken?
       dracaena status
 
-  Who has which GPU of two nodes?
-      dracaena status --node worker-1 --node worker-2
+  Who has which GPU of two nodes, and what happened there?
+      dracaena status worker-1 worker-2
 
   Nodes with 4 free GPUs or more, for a script
       dracaena status -o json | jq -r '.nodes[] | select(.counts.free >= 4) | .name'
@@ -45,45 +48,66 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "status",
-        help="show the nodes of a cluster as trees with who has which GPU",
+        help="show the GPUs of a cluster, their health, and who has them",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_argument(
-        "--node", dest="nodes", metavar="NAME", action="append", default=[], help="show only this node; may be repeated"
-    )
+    parser.add_argument("nodes", metavar="NODE", nargs="*", help="show only these nodes, with their Events")
     form = "output format (default: %(default)s)"
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=form)
     add_connection_options(parser)
     parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from dracaena.api.mig_layout import ConditionedNode
-    from dracaena.api.node_status import node_document, node_statuses
-    from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
-    from dracaena.cli.device_taint_rules import taint_rules
-    from dracaena.cli.namespace_quotas import quota_document, quota_lines, quota_states
+@dataclass(frozen=True)
+class StatusObjects:
+    """What a cluster has at one moment."""
 
-    client, driver = connect(arguments), arguments.driver_name
-    nodes = client.list(ConditionedNode).items
-    slices = client.list(ResourceSlice, field_selector=f"spec.driver={driver}").items
-    claims = client.list(ResourceClaim).items
-    found = node_statuses(driver, nodes, slices, claims, taint_rules(client))
-    shown = _named(found, arguments.nodes, nodes, driver)
-    quotas = () if arguments.nodes else quota_states(driver, _namespaces(client), nodes, slices, claims)
-    if arguments.output == "json":
-        nodes_found, quotas_found = [node_document(node) for node in shown], [quota_document(state) for state in quotas]
-        print(json.dumps({"nodes": nodes_found, "quotas": quotas_found, "summary": _summary(shown)}, indent=2))
-    elif not shown:
-        print(f"no node publishes devices of {driver}: does its kubelet plugin run there?")
-    else:
-        print_lines((*_lines(shown, trees=bool(arguments.nodes)), *quota_lines(quotas), _total(shown)))
+    nodes: Sequence[Node]
+    slices: Sequence[ResourceSlice]
+    claims: Sequence[ResourceClaim]
+    rules: Sequence[DeviceTaintRule] | None
+    """None: they may not be read."""
+    namespaces: Sequence[Namespace]
+    """None where they may not be read, or nodes are named: then no quota is shown."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of it is to be shown, and how."""
+
+    driver: str
+    nodes: Sequence[str]
+    """Empty: all."""
+    as_json: bool = False
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from dracaena.cli.node_events import node_events
+
+    client = connect(arguments)
+    wanted = Wanted(arguments.driver_name, tuple(dict.fromkeys(arguments.nodes)), arguments.output == "json")
+    read = _read(client, wanted)
+    lines = status_lines(wanted, read, [node_events(client, name) for name in wanted.nodes])
+    print("\n".join(lines)) if wanted.as_json else print_lines(lines)
     return 0
 
 
+def _read(client: KubeClient, wanted: Wanted) -> StatusObjects:
+    from dracaena.api.mig_layout import ConditionedNode
+    from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+    from dracaena.cli.device_taint_rules import taint_rules
+
+    return StatusObjects(
+        client.list(ConditionedNode).items,
+        client.list(ResourceSlice, field_selector=f"spec.driver={wanted.driver}").items,
+        client.list(ResourceClaim).items,
+        taint_rules(client),
+        () if wanted.nodes else _namespaces(client),
+    )
+
+
 def _namespaces(client: KubeClient) -> Sequence[Namespace]:
-    """Return all namespaces; none where they may not be read: then no quota is shown."""
     from dracaena.api.objects import Namespace
     from dracaena.kube.errors import ForbiddenError
 
@@ -93,28 +117,51 @@ def _namespaces(client: KubeClient) -> Sequence[Namespace]:
         return ()
 
 
-def _named(
-    found: Sequence[PublishedNode], names: Sequence[str], nodes: Iterable[Node], driver: str
-) -> tuple[PublishedNode, ...]:
-    """Return the nodes that were asked for, in that order; all without a name. Raises BadInputError."""
-    if not names:
-        return tuple(found)
+def status_lines(wanted: Wanted, read: StatusObjects, events: Sequence[NodeEvents]) -> Sequence[str]:
+    """Return what is printed: text, or one document of JSON. `events`: those of each node that is named. Raises
+    BadInputError for a node that is not there or publishes nothing."""
+    from dracaena.api.node_status import node_document, node_statuses
+    from dracaena.cli.namespace_quotas import quota_document, quota_lines, quota_states
+
+    found = node_statuses(wanted.driver, read.nodes, read.slices, read.claims, read.rules or ())
+    shown = _named(found, read.nodes, wanted)
+    quotas = quota_states(wanted.driver, read.namespaces, read.nodes, read.slices, read.claims)
+    if wanted.as_json:
+        documents = [node_document(node) for node in shown]
+        for document, its in zip(documents, events, strict=False):
+            document["events"] = its.document()
+        whole = {"nodes": documents, "quotas": [quota_document(one) for one in quotas], "summary": _summary(shown)}
+        return json.dumps(whole, indent=2).splitlines()
+    if not shown:
+        return (f"no node publishes devices of {wanted.driver}: does its kubelet plugin run there?",)
+    told = {node.name: its.lines() for node, its in zip(shown, events, strict=False)}
+    return (*_lines(shown, told), *quota_lines(quotas), _total(shown))
+
+
+def _named(found: Sequence[PublishedNode], nodes: Sequence[Node], wanted: Wanted) -> Sequence[PublishedNode]:
+    from dracaena.api.reasons import nearest
+
+    if not wanted.nodes:
+        return found
     by_name = {node.name: node for node in found}
-    for name in names:
+    known = {node.metadata.name for node in nodes}
+    for name in wanted.nodes:
+        if name not in by_name and name in known:
+            raise BadInputError(f"node {name} publishes no devices of {wanted.driver}")
         if name not in by_name:
-            there = any(node.metadata.name == name for node in nodes)
-            what = f"publishes no devices of {driver}" if there else "does not exist"
-            raise BadInputError(f"node {name} {what}")
-    return tuple(by_name[name] for name in dict.fromkeys(names))
+            near = nearest(name, by_name or known)
+            raise BadInputError(f"node {name} does not exist{f': did you mean {near}?' if near else ''}")
+    return [by_name[name] for name in wanted.nodes]
 
 
-def _lines(shown: Sequence[PublishedNode], *, trees: bool) -> Iterator[str]:
+def _lines(shown: Sequence[PublishedNode], told: dict[str, Sequence[str]]) -> Iterator[str]:
     from dracaena.api.gpu_states import gpu_sums
     from dracaena.api.node_status import tree_lines
 
-    if trees or len(shown) <= MOST_TREES:
+    if told or len(shown) <= MOST_TREES:
         for node in shown:
             yield from tree_lines(node)
+            yield from told.get(node.name, ())
             yield ""
         return
     rows = [("NODE", "GPUS", "FREE", "PARTIAL", "FAILED", "CLAIMS", "REMARKS")]
@@ -138,7 +185,7 @@ def _total(shown: Sequence[PublishedNode]) -> str:
     return f"{counted(len(shown), 'node')}, {sums_in_words(states)}; {counted(len(claims), 'claim')} with devices"
 
 
-def _summary(shown: Sequence[PublishedNode]) -> dict[str, int]:
+def _summary(shown: Sequence[PublishedNode]) -> dict[str, Any]:
     from dracaena.api.gpu_states import gpu_sums
 
     claims = {holder.claim for node in shown for holder in node.holders}

@@ -434,7 +434,7 @@ def test_the_roles_of_the_page_permit_just_what_the_commands_ask_for(
     assert [run("explain", *what).code for what in explained] == [0] * len(explained)
     assert asked == _rights("dracaena-explain")
     asked.clear()
-    assert [run("status").code, run("status", "--node", "a").code] == [0, 0]
+    assert [run("status").code, run("status", "a").code] == [0, 0]
     assert asked == _rights("dracaena-status")
 
 
@@ -469,7 +469,7 @@ def test_status_draws_each_node_with_who_has_what(run: Run) -> None:
     assert sum("[default/y for train]" in line for line in lines) == 1
     assert "     ├─ PIX:3" in lines
     assert lines[-1] == "2 nodes, 9 GPUs: 5 free, 4 used; 2 claims with devices"
-    assert run("status", "--node", "b").out.splitlines()[0] == "b: NVIDIA L40S, 2 GPUs: 2 free"
+    assert run("status", "b").out.splitlines()[0] == "b: NVIDIA L40S, 2 GPUs: 2 free"
 
 
 @pytest.mark.usefixtures("decided")
@@ -488,7 +488,7 @@ def test_status_shows_what_namespaces_may_have_and_hold(
             [NAMESPACE, "0", "2", "GPUs", "of", "product", "NVIDIA", "L40S"],
             [],
         ]
-        assert "MAY HAVE" not in run("status", "--node", "a").out
+        assert "MAY HAVE" not in run("status", "a").out
         (told,) = document(run("status", "-o", "json"))["quotas"]
         assert told["limits"][0] == {"counted": "gpus", "name": "", "limit": 4, "held": 4}
         annotate('{"gpu": 4}')
@@ -540,7 +540,7 @@ def test_many_nodes_are_one_line_each_and_say_what_keeps_them_from_being_used(ru
     assert lines[4].endswith("there is no such Node")
     assert lines[-1] == "4 nodes, 13 GPUs: 9 free, 4 closed to pods; 0 claims with devices"
     assert "PIX" not in "".join(lines)
-    assert "└─ " in run("status", "--node", "d").out
+    assert "└─ " in run("status", "d").out
 
 
 def publish_more(client: KubeClient, *names: str) -> None:
@@ -554,10 +554,57 @@ def publish_more(client: KubeClient, *names: str) -> None:
 
 def test_a_node_that_is_not_there_or_publishes_nothing_is_one_line(run: Run, client: KubeClient) -> None:
     client.create(Node, {"metadata": {"name": "cpu-only"}})
-    answer = run("status", "--node", "nope")
+    answer = run("status", "nope")
     assert (answer.code, answer.err) == (2, "dracaena: node nope does not exist\n")
-    answer = run("status", "--node", "cpu-only")
+    client.create(Node, {"metadata": {"name": "worker-11"}})
+    publish_more(client, "worker-1")
+    answer = run("status", "worker_1")
+    assert (answer.code, answer.err) == (2, "dracaena: node worker_1 does not exist: did you mean worker-1?\n")
+    answer = run("status", "cpu-only")
     assert (answer.code, answer.err) == (2, f"dracaena: node cpu-only publishes no devices of {DRIVER}\n")
+
+
+def test_a_node_that_is_named_is_shown_with_what_our_components_said_of_it(
+    run: Run, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say(name: str, component: str, about: str, at: str, count: int = 1) -> None:
+        event = {
+            "metadata": {"name": name},
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": about},
+            "source": {"component": component},
+            "type": "Warning",
+            "reason": "GpuUnhealthy",
+            "message": f"gpu-0 of {about} on {at}",
+            "count": count,
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+        }
+        client.create(Event, event, namespace="default")
+
+    say("early", "dracaena-kubelet-plugin", "a", "2026-01-01T00:00:00Z", count=3)
+    say("late", "dracaena-kubelet-plugin", "a", "2026-01-01T00:30:00Z")
+    say("of-b", "dracaena-kubelet-plugin", "b", "2026-01-01T00:00:00Z")
+    say("of-kubelet", "kubelet", "a", "2026-01-01T00:00:00Z")
+    lines = [line.strip() for line in run("status", "a").out.splitlines() if "GpuUnhealthy" in line]
+    assert lines == [
+        "2026-01-01T00:30:00Z  GpuUnhealthy: gpu-0 of a on 2026-01-01T00:30:00Z",
+        "2026-01-01T00:00:00Z  GpuUnhealthy (3 times): gpu-0 of a on 2026-01-01T00:00:00Z",
+    ]
+    assert "GpuUnhealthy" not in run("status").out
+    (told,) = document(run("status", "b", "-o", "json"))["nodes"]
+    assert [(one["reason"], one["count"], one["last"]) for one in told["events"]] == [
+        ("GpuUnhealthy", 1, "2026-01-01T00:00:00Z")
+    ]
+    read = Transport.read
+
+    def refused(self: Transport, path: str, **options: Any) -> bytes | None:
+        if _right(path) == ("", "events", "list"):
+            raise ForbiddenError(f"GET {path}", 403, "Forbidden", "events is forbidden")
+        return read(self, path, **options)
+
+    monkeypatch.setattr(Transport, "read", refused)
+    assert "  its Events may not be read" in run("status", "a").out.splitlines()
+    assert document(run("status", "a", "-o", "json"))["nodes"][0]["events"] is None
 
 
 def test_a_cluster_without_devices_says_so(run: Run) -> None:

@@ -33,7 +33,7 @@ CLASSES_PAGE = REPOSITORY / "docs" / "classes.md"
 PRINTS = {
     "dracaena explain pod huge": f" has {GPU_COUNT + 1} GPUs, the largest has {GPU_COUNT}",
     "dracaena explain pod train": "pod default/train runs",
-    "dracaena status --node a": "held by 1 claim",
+    "dracaena status a": "1 claim with devices",
     "dracaena version": "dracaena ",
     "kubectl --namespace dracaena get lease": "controller.gpu.dracaena.dev",
     "kubectl describe pod train": "GPUsAllocated",

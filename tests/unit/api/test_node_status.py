@@ -196,6 +196,22 @@ def test_mig_devices_are_devices_with_a_profile_in_the_place_of_their_gpu() -> N
     assert str(found.states[0].parts) == "2 MIG devices, 1 of 2 slices free"
 
 
+def test_parts_say_their_taints_whoever_has_them() -> None:
+    made = machine("pairs", blocks(2, inside="NV12", outside="SYS"), product_name="H100")
+    lost, told = (Taint(key="gpu.dracaena.dev/xid", value=value, effect=effect) for value, effect in XIDS)
+    pages = mig_slices("a", made, [A100, A100])
+    names = [part_name(made, ordinal, MigPart("4g.40gb", 0, 4, 4)) for ordinal in range(2)]
+    devices = [
+        msgspec.structs.replace(device, taints=[*device.taints, lost if device.name == names[0] else told])
+        for device in pages[0].spec.devices
+    ]
+    claims = [holding(claim(f"c{number}"), "a", name) for number, name in enumerate(names)]
+    (found,) = node_statuses(DRIVER, [node("a")], [with_devices(pages[0], devices), *pages[1:]], claims)
+    drawn = "\n".join(tree_lines(found))
+    assert "4g.40gb at 0  [default/c0, no pod; taint gpu.dracaena.dev/xid=79:NoSchedule]" in drawn
+    assert "4g.40gb at 0  [default/c1, no pod; taint gpu.dracaena.dev/xid=13:None]" in drawn
+
+
 def test_a_mig_layout_is_reported_next_to_the_node_and_nothing_where_there_is_none() -> None:
     condition = PodCondition(type=CONDITION, status="True", reason="Applied", message="MIG layout m: all GPUs have it")
     conditioned = ConditionedNode(metadata=node("n").metadata, status=ConditionedStatus(conditions=(condition,)))

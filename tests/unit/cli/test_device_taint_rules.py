@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,8 +24,8 @@ def cluster(answers: dict[type[DeviceTaintRule], Any]) -> KubeClient:
     return cast("KubeClient", SimpleNamespace(list=listed))
 
 
-def read(answers: dict[type[DeviceTaintRule], Any]) -> list[Any]:
-    return list(taint_rules(cluster(answers)))
+def read(answers: dict[type[DeviceTaintRule], Any]) -> Sequence[Any] | None:
+    return taint_rules(cluster(answers))
 
 
 NOT_SERVED = NotFoundError("list", 404, "NotFound", "no such kind")
@@ -34,10 +35,10 @@ FORBIDDEN = ForbiddenError("list", 403, "Forbidden", "no")
 def test_the_newest_version_that_is_served_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert read({DeviceTaintRule: ["new"]}) == ["new"]
     assert read({DeviceTaintRule: NOT_SERVED, DeviceTaintRuleV1Beta2: ["old"]}) == ["old"]
-    assert read({DeviceTaintRule: NOT_SERVED, DeviceTaintRuleV1Beta2: NOT_SERVED}) == []
+    assert read({DeviceTaintRule: NOT_SERVED, DeviceTaintRuleV1Beta2: NOT_SERVED}) == ()
     assert capsys.readouterr() == ("", "")
 
 
 def test_rules_that_may_not_be_read_are_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert read({DeviceTaintRule: FORBIDDEN}) == []
+    assert read({DeviceTaintRule: FORBIDDEN}) is None
     assert "count as free" in capsys.readouterr().err
