@@ -1,6 +1,6 @@
 """What we ask the API server about the owner of a token: authentication.k8s.io/v1, authorization.k8s.io/v1.
 
-Both are created and never stored: the answer is the object with its status.
+All are created and never stored: the answer is the object with its status.
 """
 
 from __future__ import annotations
@@ -63,3 +63,10 @@ class SubjectAccessReview(KubeObject, frozen=True):
 
     metadata: ReviewMeta = ReviewMeta()
     status: SubjectAccessReviewStatus = SubjectAccessReviewStatus()
+
+
+class SelfSubjectAccessReview(SubjectAccessReview, frozen=True):
+    """Asks whether whoever asks may do something."""
+
+    RESOURCE: ClassVar[str] = "selfsubjectaccessreviews"
+    KIND: ClassVar[str] = "SelfSubjectAccessReview"

@@ -22,7 +22,7 @@ EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader of our output (head, less) went away."""
 
 COMMANDS = (
-    *("explain", "status", "topology", "simulate", "validate", "schema", "demo"),
+    *("explain", "status", "topology", "simulate", "validate", "schema", "doctor", "demo"),
     *("controller", "kubelet-plugin", "exporter", "mps", "node-labels", "driver", "version"),
 )
 """Those for users first. Each is a module next to this one, with _ for -, whose register() adds it."""
@@ -43,6 +43,9 @@ examples:
 
   See who has which GPU of the cluster, and which are broken:
       dracaena status
+
+  Check an installation:
+      dracaena doctor
 
   Draw how the GPUs of this machine are linked:
       nvidia-smi topo -m | dracaena topology import -

@@ -31,7 +31,7 @@ from dracaena.controller.allocation.state.families import (
 from dracaena.validation.findings import Path, render_path
 from dracaena.validation.pod_templates import holds_pods, pod_template_paths, value_at
 
-_DAEMON_TOLERATIONS: Final = tuple(
+DAEMON_TOLERATIONS: Final = tuple(
     Toleration(key=f"node.kubernetes.io/{name}", operator="Exists", effect=effect)
     for name, effect in (
         ("not-ready", "NoExecute"),
@@ -284,7 +284,7 @@ def _daemon_set(workload: Workload, nodes: Sequence[Node], present: Sequence[Pod
     """Yield a pod for each node that matches the template and whose taints it tolerates; it names the node as a rule,
     as kube-controller-manager has it."""
     template = workload.template("spec", "template")
-    tolerations = [*template.spec.tolerations, *_DAEMON_TOLERATIONS]
+    tolerations = [*template.spec.tolerations, *DAEMON_TOLERATIONS]
     required = required_affinity(template)
     running = _running(present)
     for node in sorted(nodes, key=lambda node: node.metadata.name):

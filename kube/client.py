@@ -172,9 +172,9 @@ class KubeClient:
         """Read one object."""
         return _one(kind, self._transport.request("GET", _path(kind, namespace, name)))
 
-    def get_raw(self, path: str) -> bytes:
-        """Read something that is not an API object, such as `/version`."""
-        return self._transport.request("GET", path)
+    def get_raw(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+        """Read something that is none of our kinds, such as `/version`."""
+        return self._transport.request("GET", path, query=query)
 
     def list(
         self,

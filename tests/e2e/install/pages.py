@@ -77,6 +77,8 @@ NOT_RUN_HERE = {
     "kubectl get devicetaintrules": "lists rules, and here is none; test_taint_rules.py makes one",
     "kubectl get pods -A -o wide | grep device-plugin": _MOVES,
     "dracaena controller": _SPOKEN_OF,
+    "dracaena doctor": "tests/integration/test_cli_doctor.py types it",
+    "dracaena doctor --bundle dracaena.tar.gz": "tests/integration/test_cli_doctor.py types it",
     "dracaena driver release": _ON_A_NODE,
     "dracaena driver release --reason TEXT": _ON_A_NODE,
     "dracaena driver resume": _ON_A_NODE,
