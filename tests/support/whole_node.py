@@ -211,9 +211,11 @@ class WholeNode:
         self.records_damaged = False
         self.containers: list[Container] = []
         self.foreign: dict[tuple[str, int], str] = {}
+        self.uncertain: set[tuple[str, int]] = set()  # of those, what may be gone with the driver
         self.cgroups: dict[str, str] = {}
         self.started = self.refused = 0
         self.quiet = False
+        self.recovered = False
         self.node: WholePlugin | None = None
         self.older: WholePlugin | None = None
         self.places: dict[str, tuple[int, MigPlace]] = {
@@ -275,8 +277,24 @@ class WholeNode:
         if not self.quiet and self.rng.random() < IN_RECOVERY:
             self.fail_soon()
         self.call_newer(lambda node: node.start())
-        self.call_newer(lambda node: node.recovery.recover(self.pods.values()))
+        self.recover()
         self.look()
+
+    def recover(self) -> None:
+        """What a start does until it has worked."""
+        self.recovered = False
+
+        def work(node: WholePlugin) -> None:
+            self.recovered = node.recovery.recover(self.pods.values())
+
+        self.call_newer(work)
+
+    def go_on(self) -> None:
+        """The newer instance runs on, and nothing stands in its way any more."""
+        self.older = None
+        self.steps.left = self.steps.good = None
+        if not self.recovered:
+            self.recover()
 
     def fail_soon(self) -> None:
         """Something fails in the start. See WholeNodeSimulator."""

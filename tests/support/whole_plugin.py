@@ -204,9 +204,10 @@ class WholePlugin:
     def rounds(self) -> list[Callable[[], object]]:
         """What the threads of a plugin do again and again, but for readings and sweeps: each goes its round once."""
         claims = self._parts.claims
-        parts = [claims.device_watch, claims.renewal, *claims.followers]
+        assert claims.renewal is not None
         publishing = [self._parts.gpus.publisher.sync] if claims.followers else []
-        return [*(part.look for part in parts if part is not None), *publishing]
+        followers = [follower.look for follower in claims.followers]
+        return [claims.device_watch.look, claims.renewal.look, claims.reporter.reconcile, *followers, *publishing]
 
     def prepare(self, claim: ClaimReference) -> PreparedClaim:
         """As kubelet asks. Raises TemporaryError with what it was told of a failure."""
