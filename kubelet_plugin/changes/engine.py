@@ -279,18 +279,22 @@ class ChangeEngine:
             self._ledger.drop(each.thing)
         return end.problem
 
-    def sweep(self, kind: str, on_troubles: Callable[[Sequence[Trouble]], None] = lambda _troubles: None) -> int:
+    def sweep(
+        self, kind: str, on_troubles: Callable[[Sequence[Trouble], Sequence[Trouble]], None] = lambda *_: None
+    ) -> int:
         """Undo what no claim wants any more and no call would undo; return how many things were. A GPU that a call
-        works on is left to that call. `on_troubles` gets what is not as it was before.
+        works on is left to that call. `on_troubles` gets what is not as it was before, and what may be so still because
+        a call has its GPU.
 
         Raises DracaenaError if the ledger cannot be read.
         """
-        count, troubles = 0, []
+        count, troubles, unseen = 0, [], []
         for thing in self._ledger.things(kind):
             try:
                 with self._gpu_lock(self.gpu(thing)).hold(0.0):  # before NodeClaims, as calls do
                     settled = self._swept(thing)
-            except TemporaryError:
+            except TemporaryError as error:
+                unseen.append(self.kinds[kind].trouble(thing, error))
                 continue
             for problem in settled.problems.values():
                 log.info("what no claim wants any more stays for now", thing=str(thing), error=str(problem))
@@ -298,7 +302,7 @@ class ChangeEngine:
             for each in settled.acted:
                 log.warning("what no claim wanted any more is undone", thing=str(each))
             count += len(settled.acted)
-        on_troubles([each for each in troubles if each is not None])
+        on_troubles([*filter(None, troubles)], [*filter(None, unseen)])
         return count
 
     def _swept(self, thing: Thing) -> SettledThings:

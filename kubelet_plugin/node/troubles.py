@@ -28,11 +28,15 @@ class NodeTroubles:
         self._found: dict[str, tuple[Trouble, ...]] = {}
         self._count({})
 
-    def update(self, source: str, found: Iterable[Trouble]) -> None:
-        """Record everything that one source reports now."""
+    def update(self, source: str, found: Iterable[Trouble], unseen: Iterable[Trouble] = ()) -> None:
+        """Record everything that one source reports now. It could not look at what `unseen` is about: of that, what it
+        reported before stays.
+        """
+        kept = {each.identity for each in unseen}
         with self._lock:
             before = self._all()
-            self._found[source] = tuple(found)
+            stay = [each for each in self._found.get(source, ()) if each.identity in kept]
+            self._found[source] = (*found, *stay)
             now = self._all()
             self._count(now)
             # Under the lock, so that two sources that find the same thing at once report it in order.

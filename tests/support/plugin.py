@@ -379,7 +379,7 @@ class HeardTroubles(NodeTroubles):
         super().__init__(metrics, lambda *_: None)
         self.updates: list[Sequence[Trouble]] = []
 
-    def update(self, source: str, found: Iterable[Trouble]) -> None:
+    def update(self, source: str, found: Iterable[Trouble], unseen: Iterable[Trouble] = ()) -> None:
         self.updates.append(tuple(found))
 
 
@@ -555,7 +555,7 @@ class PluginNode:
     def gpu_lock(self, gpu: DeviceName) -> ThreadLock:
         return self.gpu_locks.setdefault(gpu, ThreadLock())
 
-    def _told_of(self, troubles: Sequence[Trouble]) -> None:
+    def _told_of(self, troubles: Sequence[Trouble], _unseen: Sequence[Trouble]) -> None:
         self.troubles = list(troubles)
 
     def files(self) -> dict[str, bytes]:

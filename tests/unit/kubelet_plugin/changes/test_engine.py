@@ -5,10 +5,13 @@ may live, and everything is as it was in the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from dracaena.api.errors import TemporaryError
@@ -19,6 +22,8 @@ from dracaena.kubelet_plugin.changes.change import Act, End, ForOwner, How, Note
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.changes.kinds.time_slices import NotedInterval, TimeSlices
 from dracaena.kubelet_plugin.changes.ledger import Ledger
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from dracaena.kubelet_plugin.ports import EffectPendingError, GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
@@ -241,9 +246,31 @@ def test_a_thing_that_stays_is_a_trouble_of_the_sweep(node: ChangedNode) -> None
     (path,) = node.folder.glob("ledger/*.json")
     path.write_bytes(b"torn")
     node.claims.good.clear()
-    assert node.engine.sweep(BOUND, told.extend) == 0
+    assert node.engine.sweep(BOUND, lambda found, _: told.extend(found)) == 0
     assert [(each.subject, path.name in each.text) for each in told] == [(SLOTS[0], True)]
     assert (node.drivers[SLOTS[0]], path.exists()) == (TAKEN, True)
+
+
+def test_a_trouble_of_a_gpu_that_a_call_has_is_neither_over_nor_told_again(node: ChangedNode) -> None:
+    events: list[object] = []
+    troubles = NodeTroubles(PluginMetrics(CollectorRegistry()), lambda *event: events.append(event))
+    tell = partial(troubles.update, "unclaimed")
+    settle(node, ForClaim(begins=claim(node, "one", SLOTS[0])))
+    (path,) = node.folder.glob("ledger/*.json")
+    path.write_bytes(b"torn")
+    node.claims.good.clear()
+    node.engine.sweep(BOUND, tell)
+    said = troubles.words()
+    assert path.name in (said or "")
+    with ThreadPoolExecutor(1) as call, node.engine._gpu_lock(node.engine.gpu(SLOT)).hold():
+        call.submit(node.engine.sweep, BOUND, tell).result()
+    assert troubles.words() == said
+    node.engine.sweep(BOUND, tell)
+    assert len(events) == 1
+    path.unlink()
+    with ThreadPoolExecutor(1) as call, node.engine._gpu_lock(node.engine.gpu(SLOT)).hold():
+        call.submit(node.engine.sweep, BOUND, tell).result()
+    assert troubles.words() is None, "there is nothing any more that a call could have"
 
 
 def test_a_sweep_does_not_count_what_was_refused_as_undone(node: ChangedNode, monkeypatch: pytest.MonkeyPatch) -> None:

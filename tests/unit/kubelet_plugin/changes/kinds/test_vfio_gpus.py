@@ -113,7 +113,7 @@ class Claimed:
     def sweep(self) -> str:
         """Sweep; return what admins are told, empty if nothing."""
         told: list[Trouble] = []
-        self.engine.sweep(VFIO_BIND, told.extend)
+        self.engine.sweep(VFIO_BIND, lambda found, _: told.extend(found))
         return "; ".join(each.text.removeprefix(f"the GPU at {GPU} {NOT_YET}: ") for each in told)
 
     def _settle(self, call: ForOwner) -> None:
