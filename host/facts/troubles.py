@@ -87,14 +87,14 @@ MENDING = {
     "plugin's DaemonSet if that is deployed in another way",
     TroubleKind.NOT_GIVEN_BACK: "it is tried again every few minutes; on the node: `fuser -v /dev/vfio/*`, "
     "`dmesg | tail -n 50`",
-    TroubleKind.NOT_RESTORED: "it is tried again every few minutes; on the node: `nvidia-smi compute-policy --list`",
+    TroubleKind.NOT_RESTORED: "it is tried again every few minutes",
     TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "
     "`grep . /sys/bus/pci/devices/*/nvidia/current_vgpu_type`",
     TroubleKind.FABRIC_MANAGER: "on the node: `systemctl status nvidia-fabricmanager`, "
     "`grep -v '^#' /usr/share/nvidia/nvswitch/fabricmanager.cfg`",
     TroubleKind.FABRIC_PARTITION: "on the node: `nvidia-smi -q | grep -e 'Module Id' -e 'Bus Id'`, `fmpm -l`",
 }
-"""What to do; {subject} is what the trouble is about."""
+"""What to do; {subject} is what the trouble is about. What holds for only some of a kind is in their text."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

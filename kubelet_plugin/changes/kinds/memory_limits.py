@@ -119,7 +119,8 @@ class MemoryLimits:
 
     def trouble(self, thing: Thing, problem: DracaenaError) -> Trouble | None:
         """See ThingKind."""
-        text = f"pod UID {_pod(thing)} may be limited in the memory of {self.gpu(thing)} for no claim: {problem}"
+        pod, gpu = _pod(thing), self.gpu(thing)
+        text = f"pod UID {pod} may be limited in the memory of {gpu} for no claim until it ends: {problem}"
         return trouble(TroubleKind.NOT_RESTORED, text, thing.name)
 
     def _limit(self, act: Act[Limit]) -> End[NotedLimit]:

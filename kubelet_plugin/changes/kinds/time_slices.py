@@ -111,7 +111,10 @@ class TimeSlices:
         """See ThingKind. A GPU that is away has a taint that says so."""
         if isinstance(problem, GpuGoneError):
             return None
-        text = f"the time slices of {thing.name} may not be as they were before claims had shares of it: {problem}"
+        text = (
+            f"the time slices of {thing.name} may not be as they were before claims had shares of it: {problem}; on "
+            "the node: `nvidia-smi compute-policy --list`"
+        )
         return trouble(TroubleKind.NOT_RESTORED, text, thing.name)
 
     def _set(self, act: Act[TimeSliceInterval]) -> End[NotedInterval]:

@@ -20,7 +20,7 @@ from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin import worker
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
-from dracaena.kubelet_plugin.changes.change import Note, ThingPlan, Unreadable, Wants
+from dracaena.kubelet_plugin.changes.change import Note, Thing, ThingPlan, Unreadable, Wants
 from dracaena.kubelet_plugin.changes.kinds.memory_limits import Limit, MemoryLimits, NotedLimit
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
@@ -477,6 +477,15 @@ def test_a_limit_is_the_sum_of_all_shares_and_goes_with_the_last_unless_its_note
     left = TABLE.plan({}, "pod", TORN)
     assert left.act is None
     assert "its note is torn" in left.stays
+
+
+def test_admins_are_not_sent_to_time_slices_for_a_limit() -> None:
+    said = TABLE.trouble(Thing(MEMORY_LIMIT, f"{device_name(0)}+pod-uid"), TemporaryError("the driver does not answer"))
+    assert said is not None
+    assert said.advice == (
+        f"pod UID pod-uid may be limited in the memory of {device_name(0)} for no claim until it ends: the driver does "
+        "not answer; it is tried again every few minutes"
+    )
 
 
 WORKS = ("prepare", "unprepare", "follow")

@@ -235,6 +235,7 @@ def test_where_the_note_is_broken_the_interval_stays_and_admins_are_told_until_a
         (told,) = node.troubles
         assert (told.reason, told.subject) == ("GpuNotRestored", device_name(0))
         assert f"its note time-slice.{device_name(0)}.json is broken (its checksum is wrong)" in told.text
+        assert "on the node: `nvidia-smi compute-policy --list`; it is tried again" in told.advice
     node.state.prepare(reference_to(later))
     assert slices.intervals[GPU] is SHORT
     node.state.unprepare(reference_to(later))
