@@ -101,13 +101,18 @@ def _is_below(folder: str, path: str) -> bool:
 
 
 def with_shares(prepared: PreparedClaim, noted: Callable[[Effect], object | None]) -> PreparedClaim:
-    """Return a claim with what the containers of its shares get, as `noted` for its effects."""
+    """Return a claim with what the containers of its shares get, as `noted` for its effects.
+
+    What an effect asks for says which share it is: of one that was found in the ledger nothing else is known.
+    """
     found = {
-        (each.device, each.share_id): share.edits
+        (each.gpu, each.parameters["share_id"]): share.edits
         for each in prepared.effects
         if each.kind == MPS_SHARE and isinstance(share := noted(each), NotedShare)
     }
     if not found:
         return prepared
-    devices = [replace(each, edits=found.get((each.device, each.share_id), NO_EDITS)) for each in prepared.devices]
+    devices = [
+        replace(each, edits=found.get((each.physical_gpu, each.share_id or ""), NO_EDITS)) for each in prepared.devices
+    ]
     return replace(prepared, devices=tuple(devices))

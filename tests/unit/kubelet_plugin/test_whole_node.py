@@ -304,7 +304,7 @@ def gpus_that_are_in_the_mode_are_not_reset(patch: pytest.MonkeyPatch) -> None:
         (a_renewal_counts_although_its_claim_was_set_aside, 1251),
         (layouts_are_not_noted, 65),
         (nobody_uses_what_a_label_is_about, 140),
-        (nobody_uses_what_a_label_is_about, 190),
+        (nobody_uses_what_a_label_is_about, 54),
         (modes_are_not_noted, 22),
         (a_change_that_has_begun_goes_with_its_label, 22),
         (gpus_that_are_in_the_mode_are_not_reset, 4606),

@@ -255,7 +255,7 @@ def test_a_trouble_of_a_gpu_that_a_call_has_is_neither_over_nor_told_again(node:
     events: list[object] = []
     troubles = NodeTroubles(PluginMetrics(CollectorRegistry()), lambda *event: events.append(event))
     tell = partial(troubles.update, "unclaimed")
-    settle(node, ForClaim(begins=claim(node, "one", SLOTS[0])))
+    settle(node, ForOwner(begins=claim(node, "one", SLOTS[0])))
     (path,) = node.folder.glob("ledger/*.json")
     path.write_bytes(b"torn")
     node.claims.good.clear()

@@ -10,6 +10,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.changes.kinds.mps_shares import MpsShares
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
+from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS, MpsOffer
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
 from dracaena.mps.planning.state import ComputeMode
@@ -45,10 +46,10 @@ class SettlingClock(FakeClock):
         return False
 
 
-def share_claim(name: str) -> ResourceClaim:
+def share_claim(name: str, **sharing: str) -> ResourceClaim:
     share = share_of("10Gi", 30, share_id=f"share-of-{name}")
     result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(0), **share}
-    config = [sharing_config(strategy="MPS")]
+    config = [sharing_config(strategy="MPS", **sharing)]
     return claim_of(name, {"results": [result], "config": config}, reserved_for={f"pod-{name}": f"pod-{name}-uid"})
 
 
@@ -64,7 +65,7 @@ class Ground:
         self.pods = FakePods(*(make_pod(f"pod-{name}", claims={"claim": name}) for name in ("one", "two")))
         self.start()
 
-    def start(self) -> None:
+    def start(self, offer: MpsOffer | None = None) -> None:
         root = Path(self.mps.places.root)
         requests = DocumentFolder(root / mps.REQUESTS, synced=False)
         means = MpsShares(
@@ -81,7 +82,7 @@ class Ground:
             self.claims,
             self.pods,
             boot_id=BOOT,
-            kind_of=kinds_on(lambda: NodeEnforcement(mps=means.offer())),
+            kind_of=kinds_on(lambda: NodeEnforcement(mps=offer or means.offer())),
             kinds=[means],
         )
 
@@ -136,6 +137,7 @@ def test_a_share_whose_note_is_broken_stays_and_admins_are_told_how_to_withdraw_
     assert ground.sweep() == 0
     assert ground.shares() == ["one", "two"]
     assert all("`requests` of the MPS supervisor" in each.text for each in ground.node.troubles)
+    assert not any("compute-policy" in each.advice for each in ground.node.troubles), "it shows no share"
     assert len(ground.node.troubles) == 2
 
 
@@ -191,3 +193,20 @@ def test_what_is_no_request_is_nobodys_and_stays(ground: Ground, data: bytes) ->
     path.write_bytes(data)
     assert ground.sweep() == 0
     assert path.exists()
+
+
+def test_a_rebuilt_claim_that_could_do_without_mps_keeps_what_its_containers_have(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    claim = share_claim("three", enforcement="BestEffort")
+    ground.claims.put(claim)
+    ground.pods.add(make_pod("pod-three", claims={"claim": "three"}))
+    ground.node.state.prepare(reference_to(claim))
+    spec = ground.folder / "plugin" / "cdi" / f"{DRIVER}-claim_three-uid.json"
+    before = spec.read_bytes()
+    assert b"CUDA_MPS_PIPE_DIRECTORY" in before
+    ground.checkpoint("three").write_bytes(b"torn")
+    ground.start(NO_MPS)
+    assert ground.node.recovery.recover(ground.pods.values())
+    assert spec.read_bytes() == before
+    ground.node.state.unprepare(reference_to(claim))
+    assert ground.shares() == []
