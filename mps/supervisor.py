@@ -29,7 +29,6 @@ from dracaena.mps.ports import (
     MissingProgram,
     MpsPorts,
 )
-from dracaena.mps.protocol.seen import ControlAnswerError
 from dracaena.mps.protocol.v3 import ask_help, knows_protocol_3
 from dracaena.process.clock import Clock
 
@@ -249,11 +248,9 @@ class Supervisor:
                 self._executor.do(step, self._protocol or V3)
             except DracaenaError as error:
                 self._observer.forget(gpu)
-                self._note_trouble(
-                    gpu, f"cannot {step.kind.value}: {error}", silent=isinstance(error, ControlAnswerError)
-                )
+                self._note_trouble(gpu, f"cannot {step.kind.value}: {error}", silent=False)
                 self._tries[gpu].stops += step.kind in STOPS
-                return False
+                return done
             done = True
             note = log.warning if step.kind is StepKind.RESTORE_PIPES else log.info
             note("did", step=str(step))

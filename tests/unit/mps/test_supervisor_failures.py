@@ -6,9 +6,11 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from dracaena.api.errors import TemporaryError
 from dracaena.api.mps import NODE_STATUS, MpsClient, MpsFaultKind, MpsPhase
 from dracaena.mps import supervisor as module
 from dracaena.mps.planning.state import ComputeMode, Role
@@ -18,6 +20,7 @@ from dracaena.mps.protocol.v3 import server_name
 from support.mps_model import OK, SERVER_NOT_READY, MpsModel
 from support.mps_node import BOTH, GPUS, MpsNode, join, model_of
 from support.mps_oracle import Asked, differences
+from support.mps_world import FakeShm
 
 
 @BOTH
@@ -619,21 +622,24 @@ def test_of_a_daemon_that_gives_no_answer_the_server_is_ended_first(tmp_path: Pa
 
 
 @BOTH
-def test_a_daemon_that_refuses_to_be_asked_is_not_ended(tmp_path: Path, protocol: int) -> None:
-    """It answers: only silence and rubbish say that a daemon is dead."""
+@pytest.mark.parametrize("silent", [(), (0, 1, 3, 4)])
+def test_a_daemon_that_refuses_to_be_asked_is_not_ended_and_is_asked_with_pauses_that_grow(
+    tmp_path: Path, protocol: int, silent: Collection[int]
+) -> None:
+    """It answers now and then: only three silences in a row, or as often rubbish, say that a daemon is dead."""
     node = MpsNode(tmp_path, protocol)
     node.ask(0, "a")
     node.settle()
     before = node.world.find()
-
-    def refusing(command: ControlCommand, pipes: str) -> str:
-        raise ControlError("device is busy")
-
-    node.world.run = refusing  # type: ignore[method-assign]
-    for _ in range(6):
+    pauses = []
+    for number in range(6):
+        error: type[ControlError] = ControlSilentError if number in silent else ControlError
+        node.world.run = lambda _command, _pipes: raised(error(f"error {number}"))  # type: ignore[method-assign]  # noqa: B023
         node.clock.advance(31)
         node.supervisor.step()
+        pauses.append(node.supervisor.due_s - node.clock.monotonic())
     assert node.world.find() == before
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
 
 
 def test_an_answer_within_a_pause_ends_the_silences_in_a_row(tmp_path: Path) -> None:
@@ -716,3 +722,89 @@ def test_a_stop_that_cannot_be_forced_is_tried_with_pauses_that_grow(tmp_path: P
         pauses.append(node.supervisor.due_s - node.clock.monotonic())
         node.clock.advance(31)
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
+
+
+def raised(error: Exception) -> NoReturn:
+    raise error
+
+
+@BOTH
+def test_what_is_left_of_a_share_is_taken_back_although_the_driver_has_gone(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.kill_all()
+    node.world.has_mps = node.world.has_driver = False
+    node.withdraw(share)
+    node.settle()
+    assert node.left() == []
+
+
+def test_limits_of_which_a_part_was_set_are_read_again(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a", percentage=20, memory=1024)
+    node.settle()
+    node.world.refuses = "set_default_device_pinned_mem_limit"
+    wider = node.ask(0, "b", percentage=60, memory=2048)
+    node.supervisor.step()
+    node.world.refuses = ""
+    node.withdraw(wider)
+    node.settle()
+    assert differences(node, {share: Asked(GPUS[0], 20, 1024)}) == []
+
+
+def test_a_share_whose_namespace_is_removed_is_gone_at_once_although_the_next_step_fails(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 3)
+    share, _ = node.ask(0, "a"), node.ask(0, "b")
+    node.settle()
+    node.withdraw(share)
+    node.world.refuses = "namespace create"
+    failing = node.ask(0, "c")
+    node.supervisor.step()
+    assert (node.phase(share), node.phase(failing)) == (None, MpsPhase.FAILED)
+
+
+def test_only_stops_that_fail_bring_a_daemon_nearer_to_force(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    shares = [node.ask(0, "a", percentage=20)]
+    node.settle()
+    node.world.refuses = "set_active_thread_percentage"
+    shares.append(node.ask(0, "b", percentage=60))
+    for _ in range(3):
+        node.supervisor.step()
+        node.clock.advance(31)
+    before = node.world.find()
+    node.world.refuses = "quit"
+    for share in shares:
+        node.withdraw(share)
+    node.supervisor.step()
+    assert node.world.find() == before
+
+
+@pytest.mark.parametrize("refused", [2, 3])
+def test_a_stop_that_worked_or_was_forced_leaves_the_next_daemon_its_three_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.refuses = "quit"
+    node.withdraw(share)
+    for _ in range(refused):
+        node.supervisor.step()
+        node.clock.advance(31)
+    node.world.refuses = "" if refused < 3 else "quit"
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeShm, "unmount", lambda _shm, _gpu: raised(TemporaryError("busy")))
+        node.supervisor.step()
+    assert node.world.find() == ()
+    node.clock.advance(31)
+    node.world.refuses = "start_server"
+    later = node.ask(0, "b")
+    node.supervisor.step()
+    node.withdraw(later)
+    node.world.refuses = "quit"
+    for _ in range(2):
+        node.clock.advance(31)
+        node.supervisor.step()
+        assert node.world.find() != ()
