@@ -77,11 +77,9 @@ class FaultLog:
                     )
             elif happened is None:
                 served.told = False
-        if seen.server is not None and (serves(seen.server) or served is not None):
-            same = served is not None and served.pid == seen.server.pid
-            told = served.told if same and served is not None else False
-            if serves(seen.server):
-                self._served[gpu] = _Served(seen.server.pid, self._remembered(seen.clients), told)
+        if seen.server is not None and serves(seen.server):
+            told = served is not None and served.told and served.pid == seen.server.pid
+            self._served[gpu] = _Served(seen.server.pid, self._remembered(seen.clients), told)
 
     def _remembered(self, clients: tuple[ClientSeen, ...]) -> tuple[ClientSeen, ...]:
         """Remember the pod of each client: when a fault is reported, its process may be gone."""

@@ -7,7 +7,7 @@ only in its memory: requests, statuses and the journal are files, and everything
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import structlog
@@ -21,7 +21,6 @@ from dracaena.mps.observation import NodeLook, Observer
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.plan import plan_gpu, plan_node
 from dracaena.mps.planning.report import GpuLook, held_gpus, share_status
-from dracaena.mps.planning.shm import ShmState
 from dracaena.mps.planning.state import NOTHING, V2, V3, MpsProcess, MpsStep, PipesState, Role, SeenGpu, StepKind
 from dracaena.mps.planning.wants import MpsWants, ReadRequest, wants
 from dracaena.mps.ports import (
@@ -168,10 +167,10 @@ class Supervisor:
 
     def _choose_protocol(self, wanted: MpsWants) -> int:
         """Return the protocol of the running daemons; if none runs and one is wanted, the best available one."""
+        self._probe_trouble = ""
         controls = [process for process in self._known if process.role is Role.CONTROL]
         if controls:
             return V3 if any(not process.folder for process in controls) else V2
-        self._probe_trouble = ""
         if self._ports.control.missing() is not None:
             return 0
         if not wanted.gpus and self._protocol:
@@ -318,11 +317,7 @@ class Supervisor:
                 share_id=request.share_id if request else "",
             )  # fmt: skip
         gpu = request.gpu
-        trouble = (
-            look.troubles.get(gpu)
-            or self._trouble_of(gpu)
-            or (self._trouble_of("") if self._protocol == V3 else self._probe_trouble)
-        )
+        trouble = self._trouble_of(gpu) or self._trouble_of("") or self._probe_trouble
         seen = look.gpus.get(gpu, SeenGpu(None, "it was not looked at"))
         return share_status(
             share, read.digest, request, GpuLook(wanted.gpus[gpu], seen, trouble),
@@ -344,6 +339,4 @@ class Supervisor:
             return False
         if gpu in wanted.gpus:
             return True  # what is left belongs to others
-        has_shm = seen.shm is not ShmState.NONE
-        left = seen.server or seen.processes or seen.folder or has_shm or (seen.journal and seen.mode is not None)
-        return not left
+        return not (seen if seen.mode is not None else replace(seen, journal=None)).holds_anything

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import structlog
 
 from dracaena.api.errors import TemporaryError
-from dracaena.api.mps import NODE_STATUS, MpsClient, MpsFaultKind, MpsPhase
+from dracaena.api.mps import NODE_STATUS, MpsClient, MpsFault, MpsFaultKind, MpsPhase
 from dracaena.mps import supervisor as module
 from dracaena.mps.planning.state import ComputeMode, Role
 from dracaena.mps.ports import ControlError, ControlSilentError
 from dracaena.mps.protocol.seen import ControlCommand
 from dracaena.mps.protocol.v3 import server_name
+from dracaena.process.clock import rfc3339
 from support.mps_model import OK, SERVER_NOT_READY, MpsModel
 from support.mps_node import BOTH, GPUS, MpsNode, join, model_of
 from support.mps_oracle import Asked, differences
 from support.mps_world import FakeShm
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def call(*_: object) -> NoReturn:
+        raise error
+
+    return call
 
 
 @BOTH
@@ -222,6 +231,9 @@ def test_a_control_program_that_hangs_before_anything_runs_is_said_and_tried_aga
     status = node.statuses()[share]
     assert (status.phase, status.message) == (MpsPhase.FAILED, "no answer to `-p 3 -h`")
     assert node.registry.get_sample_value("dracaena_mps_failed_steps_total") == len(node.world.commands) > 0
+    said = node.files.read_node()
+    assert said is not None
+    assert (said.protocol, said.message) == (0, status.message)
     assert node.world.modes[GPUS[0]] is ComputeMode.DEFAULT, "nothing is begun"
     node.world.hangs.clear()
     node.settle()
@@ -634,7 +646,7 @@ def test_a_daemon_that_refuses_to_be_asked_is_not_ended_and_is_asked_with_pauses
     pauses = []
     for number in range(6):
         error: type[ControlError] = ControlSilentError if number in silent else ControlError
-        node.world.run = lambda _command, _pipes: raised(error(f"error {number}"))  # type: ignore[method-assign]  # noqa: B023
+        node.world.run = raising(error(f"error {number}"))  # type: ignore[method-assign]
         node.clock.advance(31)
         node.supervisor.step()
         pauses.append(node.supervisor.due_s - node.clock.monotonic())
@@ -724,10 +736,6 @@ def test_a_stop_that_cannot_be_forced_is_tried_with_pauses_that_grow(tmp_path: P
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
 
 
-def raised(error: Exception) -> NoReturn:
-    raise error
-
-
 @BOTH
 def test_what_is_left_of_a_share_is_taken_back_although_the_driver_has_gone(tmp_path: Path, protocol: int) -> None:
     node = MpsNode(tmp_path, protocol)
@@ -795,7 +803,7 @@ def test_a_stop_that_worked_or_was_forced_leaves_the_next_daemon_its_three_tries
         node.clock.advance(31)
     node.world.refuses = "" if refused < 3 else "quit"
     with monkeypatch.context() as patch:
-        patch.setattr(FakeShm, "unmount", lambda _shm, _gpu: raised(TemporaryError("busy")))
+        patch.setattr(FakeShm, "unmount", raising(TemporaryError("busy")))
         node.supervisor.step()
     assert node.world.find() == ()
     node.clock.advance(31)
@@ -808,3 +816,157 @@ def test_a_stop_that_worked_or_was_forced_leaves_the_next_daemon_its_three_tries
         node.clock.advance(31)
         node.supervisor.step()
         assert node.world.find() != ()
+
+
+def test_an_error_is_logged_once_until_it_is_another(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    node.ask(0, "a")
+    with structlog.testing.capture_logs() as lines:
+        for words in ("server create", "server create", "server list", "server list"):
+            node.world.refuses = words
+            node.supervisor.step()
+            node.clock.advance(31)
+    warned = [line["why"] for line in lines if line["event"] == "failed, and is retried"]
+    assert len(warned) == 2
+    assert ["server create" in warned[0], "server list" in warned[1]] == [True, True]
+
+
+@BOTH
+def test_a_share_whose_daemon_can_no_longer_be_asked_has_failed_and_is_not_refused(
+    tmp_path: Path, protocol: int
+) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.has_mps = False
+    node.world.run = raising(ControlError("no nvidia-cuda-mps-control"))  # type: ignore[method-assign]
+    node.supervisor.step()
+    assert node.phase(share) is MpsPhase.FAILED
+
+
+def test_a_share_that_comes_again_has_neither_the_fault_nor_the_wait_of_the_one_before(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.kill_daemons()
+    node.settle()
+    assert node.statuses()[share].fault is not None
+    node.withdraw(share)
+    node.settle()
+    node.clock.advance(100)
+    node.ask(0, "a")
+    node.settle()
+    assert (node.phase(share), node.statuses()[share].fault) == (MpsPhase.READY, None)
+    assert node.registry.get_sample_value("dracaena_mps_share_ready_seconds_sum") == 0
+
+
+def test_a_wrong_request_is_refused_although_the_driver_may_still_come(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    node.world.has_mps = node.world.has_driver = False
+    node.write("s_0000000000000000", b"")
+    node.supervisor.step()
+    assert node.phase("s_0000000000000000") is MpsPhase.REFUSED
+
+
+@BOTH
+def test_a_share_is_not_gone_while_its_daemon_gives_no_answer(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share, _ = node.ask(0, "a"), node.ask(0, "b")
+    node.settle()
+    node.world.hangs.add(node.places.pipes if protocol == 3 else node.places.pipes_of(GPUS[0]))
+    node.withdraw(share)
+    node.supervisor.step()
+    assert node.phase(share) is MpsPhase.PENDING
+
+
+def test_a_share_is_not_gone_while_its_namespace_is_there(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 3)
+    share, _ = node.ask(0, "a"), node.ask(0, "b")
+    node.settle()
+    node.world.refuses = "namespace delete"
+    node.withdraw(share)
+    node.supervisor.step()
+    assert node.phase(share) is MpsPhase.PENDING
+
+
+def test_a_share_of_a_released_driver_is_not_gone_while_its_server_runs(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 3)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.released = "an update"
+    node.world.refuses = "server delete"
+    node.withdraw(share)
+    node.supervisor.step()
+    assert node.phase(share) is MpsPhase.PENDING
+
+
+def test_a_share_is_not_gone_before_the_compute_mode_is_restored(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 3)
+    share = node.ask(0, "a")
+    node.settle()
+    node.withdraw(share)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.world, "set", raising(TemporaryError("busy")))
+        node.supervisor.step()
+    assert node.phase(share) is MpsPhase.PENDING
+    node.settle()
+    assert node.left() == []
+
+
+def fault_of(node: MpsNode, share: str) -> MpsFault:
+    fault = node.statuses()[share].fault
+    assert fault is not None
+    return fault
+
+
+def test_a_gpu_that_is_lost_is_one_fault_although_its_server_still_answers(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 3)
+    share = node.ask(0, "a")
+    node.settle()
+    node.clock.advance(7)
+    node.world.read = lambda gpus: dict.fromkeys(gpus, "it has fallen off the bus")  # type: ignore[method-assign]
+    since = rfc3339(node.clock.now())
+    for _ in range(3):
+        node.supervisor.step()
+        node.clock.advance(5)
+    fault = fault_of(node, share)
+    assert (fault.sequence, fault.kind, fault.since) == (1, MpsFaultKind.GPU_LOST, since)
+
+
+def test_a_server_that_dies_as_soon_as_it_was_seen_is_a_fault_of_its_own(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a")
+    node.settle()
+    for _ in range(2):
+        node.world.end(node.statuses()[share].server_pid)
+        node.supervisor.step()
+    assert fault_of(node, share).sequence == 2
+
+
+@BOTH
+def test_a_server_that_dies_before_it_takes_clients_is_no_fault_of_theirs(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    node.world.slow_start = True
+    share = node.ask(0, "a")
+    node.supervisor.step()
+    (server,) = (process for process in node.world.find() if process.role is Role.SERVER)
+    node.world.end(server.pid)
+    node.supervisor.step()
+    assert node.statuses()[share].fault is None
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_fault_names_the_pods_of_clients_whose_processes_have_ended(tmp_path: Path, silent: bool) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a")
+    node.settle()
+    assert join(node, share, 11) == OK
+    node.world.pods = {11: "pod-1"}
+    node.supervisor.step()
+    node.world.pods = {}
+    if silent:
+        node.world.hangs.add(node.places.pipes_of(GPUS[0]))
+    node.supervisor.step()
+    node.world.kill_daemons()
+    node.supervisor.step()
+    assert fault_of(node, share).clients == (MpsClient(pid=11, pod_uid="pod-1"),)
