@@ -227,9 +227,8 @@ def wanted(
 def had(thing: Thing, checkpoints: Iterable[Checkpoint]) -> Wants:
     """Return which claims were prepared with a thing, and how: it is ours, whatever is noted of it."""
     found = {
-        each.prepared.claim.uid: tuple(e.parameters for e in each.prepared.effects if thing_of(e) == thing)
+        each.prepared.claim.uid: tuple(effect.parameters for effect in each.has if thing_of(effect) == thing)
         for each in checkpoints
-        if each.has_things
     }
     return {uid: asked for uid, asked in found.items() if asked}
 

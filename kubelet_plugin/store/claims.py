@@ -321,14 +321,16 @@ class NodeClaims:
         self._write(Checkpoint(State.DONE, started.boot_id, started.prepared))
 
     def want(self, checkpoint: Checkpoint, effects: Sequence[Effect]) -> Checkpoint:
-        """Record what a claim wants of the node; everything else stays as it is."""
+        """Record what a claim wants of the node, and that it has nothing of other things any more."""
         prepared = dataclasses.replace(checkpoint.prepared, effects=tuple(effects))
-        return self._write(dataclasses.replace(checkpoint, prepared=prepared))
+        keys = {effect.key for effect in effects}
+        had = tuple(effect for effect in checkpoint.had if effect.key in keys)
+        return self._write(dataclasses.replace(checkpoint, prepared=prepared, had=had))
 
     def begin_again(self, checkpoint: Checkpoint) -> None:
         """Record that a claim is no longer prepared, and holds its devices until its effects are undone."""
-        had = checkpoint.has_things
-        self._write(dataclasses.replace(checkpoint, state=State.STARTED, answered=False, aside=None, was_prepared=had))
+        had = checkpoint.has
+        self._write(dataclasses.replace(checkpoint, state=State.STARTED, answered=False, aside=None, had=had))
 
     @_held
     def remove(self, uid: ClaimUid) -> None:
@@ -414,7 +416,7 @@ class NodeClaims:
             return Checkpoint(State.STARTED, self.boot_id, prepared)
         effects = wanted_besides(old.prepared.effects, prepared.effects, in_use=old.in_use)
         prepared = dataclasses.replace(prepared, effects=effects)
-        return Checkpoint(State.STARTED, self.boot_id, prepared, answered=old.in_use, was_prepared=old.has_things)
+        return Checkpoint(State.STARTED, self.boot_id, prepared, answered=old.in_use, had=old.has)
 
     @_held
     def _write(self, checkpoint: Checkpoint) -> Checkpoint:

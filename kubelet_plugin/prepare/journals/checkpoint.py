@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 VERSION: Final = 1
@@ -49,14 +50,13 @@ class Checkpoint:
     """Why it is set aside: no container of it can be started, and its devices stay held. None: it is not."""
     planned: bool = True
     """False: it was reconstructed from what was left, and must still be planned from the claim, or its effects made."""
-
-    was_prepared: bool = False
-    """It was prepared before, so what it wants was done for it, and is ours even if its note is lost."""
+    had: tuple[Effect, ...] = ()
+    """What was done for it before it began to be prepared again, or to end."""
 
     @property
-    def has_things(self) -> bool:
-        """Whether all that it wants was done for it, and may be there still."""
-        return self.was_prepared or self.state is State.DONE
+    def has(self) -> tuple[Effect, ...]:
+        """What was done for it, and may be there still: that is ours even if its note is lost."""
+        return self.prepared.effects if self.state is State.DONE else self.had
 
     @property
     def in_use(self) -> bool:

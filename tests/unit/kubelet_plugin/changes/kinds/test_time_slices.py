@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
-from dracaena.api.errors import PermanentError
+from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.changes.change import Note, ThingPlan, Wants
@@ -43,8 +43,10 @@ DEFAULT, SHORT, MEDIUM, LONG = TimeSliceInterval
 GPU = gpu_uuid(0)
 
 
-def share_claim(name: str, interval: str = "Long", *, memory: str = "10Gi", **sharing: str) -> ResourceClaim:
-    result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(0)}
+def share_claim(
+    name: str, interval: str = "Long", *, memory: str = "10Gi", gpu: int = 0, **sharing: str
+) -> ResourceClaim:
+    result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(gpu)}
     said = {"strategy": "TimeSlicing", "interval": interval, "enforcement": "BestEffort", **sharing}
     share = share_of(memory, share_id=f"share-of-{name}")
     return claim_of(name, {"results": [{**result, **share}], "config": [sharing_config(**said)]})
@@ -507,3 +509,49 @@ def test_an_interval_stays_beside_a_claim_of_which_neither_note_nor_checkpoint_c
     assert slices.intervals[GPU] is LONG, "containers of the other one may run"
     node.state.unprepare(reference_to(claims[1]))
     assert slices.intervals[GPU] is DEFAULT
+
+
+def test_what_a_claim_came_to_want_after_its_end_had_begun_is_not_ours_before_it_is_done(tmp_path: Path) -> None:
+    other = gpu_uuid(1)
+    slices = FakeTimeSlices(**{GPU: MEDIUM, other: MEDIUM})
+    node = plugin(tmp_path, slices, share_claim("one"))
+    claim = reference_to(share_claim("one"))
+    node.state.prepare(claim)
+
+    def hang() -> None:
+        raise TemporaryError("nvidia-smi does not answer")
+
+    slices.before_each = hang
+    with pytest.raises(TemporaryError):
+        node.state.unprepare(claim)
+    node.claims.put(share_claim("one", gpu=1))  # the same claim, allocated again
+    with pytest.raises(TemporaryError):
+        node.state.prepare(claim)
+    slices.before_each = lambda: None
+    slices.intervals[other] = LONG  # set by an admin: the claim never came so far
+    node.state.unprepare(claim)
+    assert slices.intervals == {GPU: MEDIUM, other: LONG}
+    assert not list(tmp_path.glob("ledger/*.json"))
+
+
+def test_what_was_made_for_a_claim_stays_ours_while_it_wants_something_else_of_the_same(tmp_path: Path) -> None:
+    """Its note is lost, and the claim is prepared with another interval, which is not made any more."""
+    slices = on_gpu(DEFAULT)
+    node = plugin(tmp_path, slices, share_claim("one"))
+    claim = reference_to(share_claim("one"))
+    node.state.prepare(claim)
+    with node.node_claims.hold():
+        (checkpoint,) = node.node_claims.current()
+        node.node_claims.begin_again(checkpoint)
+    damage_note(node, "lost")
+    node.claims.put(share_claim("one", "Short"))
+
+    def hang() -> None:
+        raise TemporaryError("nvidia-smi does not answer")
+
+    slices.before_each = hang
+    with pytest.raises(TemporaryError):
+        node.state.prepare(claim)
+    slices.before_each = lambda: None
+    node.state.unprepare(claim)
+    assert slices.intervals == {GPU: DEFAULT}
