@@ -24,7 +24,7 @@ from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.labels.cc_mode_notes import MODES as MODES_OF_GPUS
 from dracaena.kubelet_plugin.labels.cc_modes import CcModes
 from dracaena.kubelet_plugin.labels.mig_layouts import MigLayouts
-from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MIG_INSTANCE
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from support.node_simulator import Crashed, FailingSteps, ViolationError
 from support.played_hardware import PlayedDrivers, PlayedHardware, PlayedMig, Trips
@@ -252,6 +252,7 @@ def what_other_claims_want_is_overlooked(patch: pytest.MonkeyPatch) -> None:
 
 def layouts_are_not_noted(patch: pytest.MonkeyPatch) -> None:
     nothing_is_noted_of(patch, MigLayouts.name)
+    nothing_is_noted_of(patch, MIG_INSTANCE)
 
 
 def modes_are_not_noted(patch: pytest.MonkeyPatch) -> None:
@@ -275,6 +276,7 @@ def gpus_that_are_in_the_mode_are_not_reset(patch: pytest.MonkeyPatch) -> None:
             switch(self, address, mode)
 
     patch.setattr(PlayedModes, "switch", once)
+    patch.setattr(WholeNodeSimulator, "kills", 20)
 
 
 @pytest.mark.search
