@@ -207,11 +207,11 @@ def wanted(
     found: dict[str, tuple[Parameters, ...]] = {}
     readable: set[str] = set()
     for each in checkpoints:
-        uid, effects = each.prepared.claim.uid, each.prepared.effects
-        if not each.planned and not effects:
+        uid, wants = each.prepared.claim.uid, each.prepared.wants
+        if each.provisional and not wants:
             continue  # rebuilt without a plan: only the note says what it has
         readable.add(uid)
-        asked = tuple(effect.parameters for effect in effects if thing_of(effect) == thing)
+        asked = tuple(effect.parameters for effect in wants if thing_of(effect) == thing)
         if asked and (each.in_use or uid == call.begins or uid in noted):
             found[uid] = asked
     rebuilt = {each.prepared.claim.uid for each in checkpoints} - readable

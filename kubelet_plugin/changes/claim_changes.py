@@ -54,7 +54,7 @@ class ClaimChanges:
     def of(self, uid: ClaimUid) -> tuple[Effect, ...]:
         """Return what a claim of this boot wants."""
         found = self._claims.current_of(uid)
-        return () if found is None else found.prepared.effects
+        return () if found is None else found.prepared.wants
 
     def leave_nothing(self, uid: ClaimUid) -> bool:
         """Whether nothing has to be undone for a claim."""
@@ -67,13 +67,13 @@ class ClaimChanges:
     def _noted(self, uid: ClaimUid) -> Sequence[Thing]:
         """Return what the ledger says that a claim has if its checkpoint does not: it broke, is gone or was rebuilt."""
         found = self._claims.current_of(uid)
-        return () if found is not None and (found.planned or found.prepared.effects) else self._engine.noted(uid)
+        return () if found is not None and (not found.provisional or found.prepared.wants) else self._engine.noted(uid)
 
     def are_noted(self, claim: PreparedClaim) -> bool:
         """Whether anything was done for a claim in this boot, by the ledger alone."""
         return any(
             self._engine.is_owner(thing_of(effect), claim.claim.uid)
-            for effect in claim.effects
+            for effect in claim.wants
             if effect.kind in self._engine.kinds
         )
 
@@ -81,14 +81,14 @@ class ClaimChanges:
         """Return a claim that also wants what the ledger says that it has, if its checkpoint does not say: its
         containers may run with that, whatever it would be given now.
         """
-        known = {thing_of(effect) for effect in claim.effects}
+        known = {thing_of(effect) for effect in claim.wants}
         had = [
             Effect(thing.kind, self._engine.gpu(thing), self._engine.gpu(thing), parameters=asked, thing=thing.name)
             for thing in self._noted(claim.claim.uid)
             if thing not in known and thing.kind != MEMORY_LIMIT  # which follow the pods of a claim anyway
             for asked in self._engine.asked_by(thing, claim.claim.uid)
         ]
-        return dataclasses.replace(claim, effects=(*claim.effects, *had))
+        return dataclasses.replace(claim, wants=(*claim.wants, *had))
 
     def noted(self, effect: Effect) -> object | None:
         """Return what the ledger says of the thing that an effect is about, None if that is nothing."""
@@ -168,7 +168,7 @@ class ClaimChanges:
                 return True
             if checkpoint.state is not State.DONE:
                 return False
-            known = checkpoint.prepared.effects
+            known = checkpoint.prepared.wants
             new = [effect for effect in wanted if effect not in known]
             if new:
                 self._claims.want(checkpoint, [*known, *new])
@@ -186,10 +186,10 @@ class ClaimChanges:
         settled = self._engine.settle([*map(thing_of, ended)], ForOwner(ends=uid), left_s)
         with self._claims.hold():
             checkpoint = self._claims.current_of(uid)
-            if checkpoint is None or any(effect not in checkpoint.prepared.effects for effect in left):
+            if checkpoint is None or any(effect not in checkpoint.prepared.wants for effect in left):
                 raise TemporaryError(f"the checkpoint of claim UID {uid} was changed while its GPUs were being settled")
             gone = [effect for effect in left if thing_of(effect) not in settled.problems]
-            self._claims.want(checkpoint, [each for each in checkpoint.prepared.effects if each not in gone])
+            self._claims.want(checkpoint, [each for each in checkpoint.prepared.wants if each not in gone])
         settled.check()
 
     def _settle(self, effects: Sequence[Effect], call: ForOwner, left_s: LeftS) -> None:

@@ -222,7 +222,7 @@ class ChangeEngine:
             if note is None and not proven:
                 return None, {}
             lost = [each.uid for each, _ in self._claims.unsure()]
-        lost += [each.prepared.claim.uid for each in checkpoints if not each.planned and not each.prepared.effects]
+        lost += [each.prepared.claim.uid for each in checkpoints if each.provisional and not each.prepared.wants]
         owners: Wants = {**dict.fromkeys(lost, ()), **proven}
         supposed = kind.supposed(proven) if proven else None
         if supposed is None:

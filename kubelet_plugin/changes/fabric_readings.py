@@ -106,7 +106,7 @@ class FabricReadings:
         """Return the partitions that were not active at the last reading, each with the claims that have it."""
         lost: dict[Thing, set[str]] = {}
         try:
-            found = [] if self._active is None else self._claims.effects(FABRIC_PARTITION)
+            found = [] if self._active is None else self._claims.wanting(FABRIC_PARTITION)
         except DracaenaError as error:
             log.warning("it is not known which partitions claims have", error=str(error))
             return lost

@@ -163,7 +163,7 @@ class DeviceState:
             if resumes and self._claims.of(reference.uid) is None and not self._claims.has_spec(reference.uid):
                 raise ClaimGoneError(f"claim {reference} was unprepared meanwhile")
             begun = self._begin(claim, pods)
-        return self._make_effects(begun, deadline_s, settle_by_s) if begun.prepared.effects else begun.prepared
+        return self._make_effects(begun, deadline_s, settle_by_s) if begun.prepared.wants else begun.prepared
 
     def unprepare(self, reference: ClaimReference, *, settle_by_s: float | None = None) -> None:
         """Undo what prepare did; does nothing for a claim that was never prepared. `settle_by_s` as for prepare().
@@ -229,7 +229,7 @@ class DeviceState:
 
     def _prepared_in_this_boot(self, uid: ClaimUid) -> Checkpoint | None:
         found = self._claims.current_of(uid)
-        return found if found is not None and found.in_use and found.planned else None
+        return found if found is not None and found.in_use and not found.provisional else None
 
     def _begin(self, claim: ResourceClaim, pods: Sequence[Pod]) -> _Begun:
         """Take the devices of a claim of these pods, and prepare it if it needs no effects."""
@@ -246,20 +246,20 @@ class DeviceState:
             if lost or self._claims.may_be_in_use(uid):
                 self._hold(claim, pool, earlier, str(error))
             raise
-        lost |= known is None and bool(plan.effects) and self._changes.are_noted(plan)
-        if lost or isinstance(known, Broken) or (known is not None and not known.planned):
+        lost |= known is None and bool(plan.wants) and self._changes.are_noted(plan)
+        if lost or isinstance(known, Broken) or (known is not None and known.provisional):
             plan = self._changes.with_noted(plan)
         fresh = not lost and (known is None or self._is_of_earlier_boot(known))
         try:
             started = self._claims.start(plan, lost=lost)
-            if not started.prepared.effects:
+            if not started.prepared.wants:
                 self._finish(started, pool)
         except DracaenaError:
             if fresh:
                 self._undo(plan.claim)
             # Otherwise a container may run: an earlier call may have been answered, whose checkpoint broke or was lost.
             raise
-        return _Begun(started.prepared, started.prepared.effects if started.answered else plan.effects, fresh)
+        return _Begun(started.prepared, started.prepared.wants if started.answered else plan.wants, fresh)
 
     def _finish(self, started: Checkpoint, pool: PublishedPool) -> None:
         self._files.write(started.prepared, pool)
@@ -300,7 +300,7 @@ class DeviceState:
         checkpoint = self._claims.of(uid)
         assert isinstance(checkpoint, Checkpoint)  # it was journaled under the GPUs' locks, which are still held
         prepared = checkpoint.prepared
-        if not all(effect in planned for effect in prepared.effects):
+        if not all(effect in planned for effect in prepared.wants):
             raise TemporaryError(f"claim {prepared.claim} was planned again while it was being prepared: retry")
         pool = self._read_pool()
         if follow(prepared, pool) != Followed(prepared):
@@ -358,12 +358,12 @@ class DeviceState:
         held = with_former(allocated, earlier)
         known = self._claims.of(held.claim.uid)
         if not isinstance(known, Checkpoint):  # only its spec tells what it holds, until its checkpoint does
-            self._claims.set_aside(held, reason, planned=False)
+            self._claims.set_aside(held, reason, provisional=True)
         self._claims.remove_spec(held.claim.uid)
         if isinstance(known, Checkpoint):
-            if not known.planned and (known.prepared, known.aside) == (held, reason):
+            if known.provisional and (known.prepared, known.aside) == (held, reason):
                 return
-            self._claims.set_aside(held, reason, planned=False)
+            self._claims.set_aside(held, reason, provisional=True)
         self._reporter.changed()
         log.error("claim set aside", claim=str(held.claim), claim_uid=held.claim.uid, reason=reason)
 

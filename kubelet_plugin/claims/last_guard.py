@@ -153,7 +153,7 @@ class LastGuard:
         unlike = of_another_mode(plan, others)
         if unlike and self._is_rebuilt(plan.claim.uid):
             # Claims that are rebuilt have shared their GPU until now: they would wait for each other for ever.
-            unlike = of_another_mode(plan, self._planned())
+            unlike = of_another_mode(plan, self._known())
         if unlike:
             text = "; ".join(
                 f"{device} has a share of {holder.claim.told_to(plan.claim)}, and {difference}"
@@ -167,9 +167,9 @@ class LastGuard:
     def _is_rebuilt(self, uid: ClaimUid) -> bool:
         return self._claims.may_be_in_use(uid) or any(each.uid == uid for each, _ in self._claims.unsure())
 
-    def _planned(self) -> Sequence[PreparedClaim]:
-        """Return the claims of which it is known, by their planned effects, how they share their GPUs."""
-        return [c.prepared for c in self._claims.current() if c.planned or c.prepared.effects]
+    def _known(self) -> Sequence[PreparedClaim]:
+        """Return the claims of which it is known, by what they want, how they share their GPUs."""
+        return [c.prepared for c in self._claims.current() if not c.provisional or c.prepared.wants]
 
     def fitted(self, plan: PreparedClaim, pods: Sequence[Pod]) -> PreparedClaim | str:
         """Return the plan adapted to the pods of its claim, or why it does not fit them: a container cannot use a share
@@ -184,7 +184,7 @@ class LastGuard:
                 "depends on its RuntimeClass"
             )
         unfit = None
-        if any(each.kind == MPS_SHARE for each in plan.effects) or self._claims.effects(MPS_SHARE):
+        if any(each.kind == MPS_SHARE for each in plan.wants) or self._claims.wanting(MPS_SHARE):
             others = (c.prepared for c in self._claims.current())
             unfit = unfit_container(plan, others, pods, self._mps_folders())
         return unfit or fitted_to_pods(plan, pods, self._guest_runtimes)

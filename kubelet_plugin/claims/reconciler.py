@@ -89,7 +89,7 @@ class ClaimReconciler:
         formers += [salvaged for _, salvaged in self._claims.unsure()]
         for uid in sorted(self._followed if formers else self._restless):
             checkpoint, followed = self._followed[uid]
-            if not checkpoint.in_use or not checkpoint.planned or uid in failed:
+            if not checkpoint.in_use or checkpoint.provisional or uid in failed:
                 continue
             try:
                 held = held_nodes(followed.prepared, formers) if formers else ()
@@ -199,7 +199,7 @@ class ClaimReconciler:
             log.info("files of a claim's devices updated in place", claim=str(prepared.claim), claim_uid=uid)
             return
         self._claims.remove_spec(uid)
-        aside = self._claims.set_aside(prepared, problem or REWRITING, planned=True)
+        aside = self._claims.set_aside(prepared, problem or REWRITING, provisional=False)
         if problem is not None:
             log.error(
                 "claim set aside", claim=str(prepared.claim), claim_uid=uid, reason=problem, held_by=held_by or None

@@ -83,8 +83,8 @@ class ClaimRecovery:
         with self._claims.hold():
             self._claims.look_at_each()
             good, broken = self._claims.current(), self._claims.broken()
-        prepared = [c.prepared.claim for c in good if c.in_use and c.planned]
-        unprepared = [c.prepared.claim for c in good if not (c.in_use and c.planned)]
+        prepared = [c.prepared.claim for c in good if c.in_use and not c.provisional]
+        unprepared = [c.prepared.claim for c in good if not c.in_use or c.provisional]
         settled = [self._settle(claim, self._state.restore) for claim in prepared]
         settled += [self._settle(claim, self._prepare_or_take_back) for claim in unprepared]
         uids = {b.uid for b in broken}
@@ -133,10 +133,10 @@ class ClaimRecovery:
             failed = self._claim_reconciler.reconcile(self._read_pool())
             troubles = self._claim_reconciler.troubles()
             same = self._claims.prepared() is before
-            unplanned = [c.prepared.claim for c in self._claims.current() if c.in_use and not c.planned]
+            provisional = [c.prepared.claim for c in self._claims.current() if c.in_use and c.provisional]
         if not same:
             self._reporter.changed()
-        for claim in unplanned:
+        for claim in provisional:
             self._settle(claim, self._prepare_or_take_back)  # the obstacle may be gone
         return troubles, list(failed.values())
 

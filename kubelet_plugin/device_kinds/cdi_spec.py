@@ -104,5 +104,5 @@ def _joined(device: PreparedDevice, prepared: PreparedClaim, kind_of: KindOf) ->
 
 def _of_kind(device: PreparedDevice, prepared: PreparedClaim, kind_of: KindOf) -> ContainerEdits:
     share = (device.device, device.share_id)
-    own = [effect for effect in prepared.effects if (effect.device, effect.share_id) == share]
+    own = [effect for effect in prepared.wants if (effect.device, effect.share_id) == share]
     return kind_of(*share).edits(device, own)

@@ -215,7 +215,7 @@ def of_another_mode(
 
 def _division(claim: PreparedClaim, share: PreparedDevice) -> tuple[bool, Scalar | None]:
     """Return whether a share is by MPS, and the interval of its time slices, even while the old one is restored."""
-    own = [each for each in claim.effects if (each.device, each.share_id) == (share.device, share.share_id)]
+    own = [each for each in claim.wants if (each.device, each.share_id) == (share.device, share.share_id)]
     intervals = (each.parameters.get("interval") for each in own if each.kind == TIME_SLICE)
     return any(each.kind == MPS_SHARE for each in own), next(intervals, None)
 

@@ -136,7 +136,7 @@ def with_made(prepared: PreparedClaim, noted: Callable[[Effect], object | None])
     """Return a claim whose MIG devices are those that were made for it, as `noted` for its effects."""
     made = {
         effect.device: found
-        for effect in prepared.effects
+        for effect in prepared.wants
         if effect.kind == MIG_INSTANCE and isinstance(found := noted(effect), MadeInstance)
     }
     devices = tuple(_as_made(device, made.get(device.device)) for device in prepared.devices)
@@ -166,7 +166,7 @@ def made_devices(
         )
         for each in checkpoints
         for device in each.prepared.devices
-        if device.access_minors and device.device not in leaving_out and _is_made(device, each.prepared.effects)
+        if device.access_minors and device.device not in leaving_out and _is_made(device, each.prepared.wants)
     }
 
 
@@ -176,4 +176,4 @@ def _is_made(device: PreparedDevice, effects: Iterable[Effect]) -> bool:
 
 def _is_set_aside(checkpoint: Checkpoint) -> bool:
     """Whether a claim is set aside for devices that it lacks (moved_devices)."""
-    return checkpoint.aside is not None and checkpoint.planned
+    return checkpoint.aside is not None and not checkpoint.provisional

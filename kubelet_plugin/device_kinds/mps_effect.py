@@ -107,7 +107,7 @@ def with_shares(prepared: PreparedClaim, noted: Callable[[Effect], object | None
     """
     found = {
         (each.gpu, each.parameters["share_id"]): share.edits
-        for each in prepared.effects
+        for each in prepared.wants
         if each.kind == MPS_SHARE and isinstance(share := noted(each), NotedShare)
     }
     if not found:

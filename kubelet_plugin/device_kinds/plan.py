@@ -105,7 +105,7 @@ def plan_claim(claim: ResourceClaim, pool: PublishedPool, kind_of: KindOf = kind
         effects = [*for_pods(effects, consumers)]
         if any(limit.parameters["required"] for limit in limits) and not any(map(is_memory_limit, effects)):
             reasons.append(f"claim {reference} is reserved for no pod (status.reservedFor) whose memory can be limited")
-    plan = PreparedClaim(reference, tuple(devices), consumers, effects=tuple(effects))
+    plan = PreparedClaim(reference, tuple(devices), consumers, wants=tuple(effects))
     reasons += [f"the allocation of claim {reference} has a wrong count: {each}" for each in overdrawn(plan, (), pool)]
     return Refusal(tuple(reasons)) if reasons else plan
 

@@ -34,7 +34,7 @@ def mps_claims(claims: Sequence[PreparedClaim]) -> MpsClaims:
     shares = frozenset(
         (claim.claim.uid, effect.device, effect.share_id)
         for claim in claims
-        for effect in claim.effects
+        for effect in claim.wants
         if effect.kind == MPS_SHARE
     )
     return MpsClaims(shares, by_name(claims))
@@ -72,7 +72,7 @@ def unfit_pods(
 
 def has_share_by_mps(claim: PreparedClaim) -> bool:
     """Whether a claim has a share by MPS."""
-    return any(effect.kind == MPS_SHARE for effect in claim.effects)
+    return any(effect.kind == MPS_SHARE for effect in claim.wants)
 
 
 def _with_shares(uid: ClaimUid, claims: MpsClaims, pods: Iterable[Pod]) -> Iterator[tuple[Pod, Container, _Given]]:

@@ -163,8 +163,8 @@ class PreparedClaim:
     """None: it has no device metadata."""
     former: tuple[PreparedDevice, ...] = ()
     """Its devices with their former numbers: containers that were started then still have those nodes."""
-    effects: tuple[Effect, ...] = ()
-    """What was, or may have been, changed on the node for it, in order."""
+    wants: tuple[Effect, ...] = ()
+    """What has to be changed on the node for it, in order; not how far that got (changes.ledger)."""
     in_guest: bool = False
     """Whether its pods run in virtual machines of their own, by their RuntimeClass."""
 

@@ -247,10 +247,10 @@ class NodeClaims:
         return None
 
     @_held
-    def effects(self, *kinds: str) -> Sequence[tuple[Checkpoint, Effect]]:
-        """Return the journaled effects of some kinds, each with its claim's checkpoint, sorted by claim UID."""
+    def wanting(self, *kinds: str) -> Sequence[tuple[Checkpoint, Effect]]:
+        """Return what claims want of some kinds of things, each with its claim's checkpoint, sorted by claim UID."""
         self.by_boot()
-        return [(each, effect) for each in self._changing for effect in each.prepared.effects if effect.kind in kinds]
+        return [(each, effect) for each in self._changing for effect in each.prepared.wants if effect.kind in kinds]
 
     @_held
     def with_spec(self) -> frozenset[ClaimUid]:
@@ -296,39 +296,39 @@ class NodeClaims:
 
     @_held
     def start(self, prepared: PreparedClaim, *, lost: bool = False) -> Checkpoint:
-        """Record that this claim takes its devices. Keeps the effects of an older checkpoint of this boot.
+        """Record that this claim takes its devices. Keeps what an older checkpoint of this boot wants.
 
         A broken file is first copied to `<name>.broken`, then replaced, so that there is a file at every moment.
         `lost`: its checkpoint is gone, and its containers may run.
         """
         anew = self._anew(prepared)
         answered = anew.answered or lost
-        # Until its effects are made, a claim that was answered must not be brought in line with its devices alone.
-        started = dataclasses.replace(anew, answered=answered, planned=not (answered and anew.prepared.effects))
+        # Until all that it wants is done, a claim that was answered must not be brought in line with its devices alone.
+        started = dataclasses.replace(anew, answered=answered, provisional=answered and bool(anew.prepared.wants))
         return self._write(started)
 
     @_held
-    def set_aside(self, prepared: PreparedClaim, reason: str, *, planned: bool) -> Checkpoint:
+    def set_aside(self, prepared: PreparedClaim, reason: str, *, provisional: bool) -> Checkpoint:
         """Record that this claim holds its devices, that none of its containers can be started, and why.
 
-        `planned`: whether its devices and configs are known to be right.
+        `provisional`: its devices and configs are not known to be right.
         """
         anew = self._anew(prepared)
-        return self._write(dataclasses.replace(anew, answered=True, aside=reason, planned=planned))
+        return self._write(dataclasses.replace(anew, answered=True, aside=reason, provisional=provisional))
 
     def finish(self, started: Checkpoint) -> None:
         """Record that the claim is prepared."""
         self._write(Checkpoint(State.DONE, started.boot_id, started.prepared))
 
-    def want(self, checkpoint: Checkpoint, effects: Sequence[Effect]) -> Checkpoint:
+    def want(self, checkpoint: Checkpoint, wants: Sequence[Effect]) -> Checkpoint:
         """Record what a claim wants of the node, and that it has nothing of other things any more."""
-        prepared = dataclasses.replace(checkpoint.prepared, effects=tuple(effects))
-        keys = {effect.key for effect in effects}
+        prepared = dataclasses.replace(checkpoint.prepared, wants=tuple(wants))
+        keys = {effect.key for effect in wants}
         had = tuple(effect for effect in checkpoint.had if effect.key in keys)
         return self._write(dataclasses.replace(checkpoint, prepared=prepared, had=had))
 
     def begin_again(self, checkpoint: Checkpoint) -> None:
-        """Record that a claim is no longer prepared, and holds its devices until its effects are undone."""
+        """Record that a claim is no longer prepared, and holds its devices until what it wanted is undone."""
         had = checkpoint.has
         self._write(dataclasses.replace(checkpoint, state=State.STARTED, answered=False, aside=None, had=had))
 
@@ -387,7 +387,7 @@ class NodeClaims:
         )
         self._uids = frozenset(map(_uid_of, found))
         self._prepared = tuple([each.prepared for each in self._by_boot[0] if each.in_use])
-        self._changing = tuple([each for each in self._by_boot[0] if each.prepared.effects])
+        self._changing = tuple([each for each in self._by_boot[0] if each.prepared.wants])
         self._kept_seen.note()
 
     def _keep_one(self, uid: ClaimUid, written: Checkpoint | None) -> None:
@@ -403,7 +403,7 @@ class NodeClaims:
         # A claim that has only started is not prepared yet, so nothing changed for whoever asks for prepared ones.
         prepared = current.prepared if current is not None and current.in_use else None
         self._prepared = with_claim(self._prepared, uid, prepared)
-        changing = current if current is not None and current.prepared.effects else None
+        changing = current if current is not None and current.prepared.wants else None
         self._changing = with_claim(self._changing, uid, changing)
         self._kept_seen.note()
 
@@ -414,8 +414,8 @@ class NodeClaims:
             return Checkpoint(State.STARTED, self.boot_id, prepared, answered=True)
         if old is None or old.boot_id != self.boot_id:
             return Checkpoint(State.STARTED, self.boot_id, prepared)
-        effects = wanted_besides(old.prepared.effects, prepared.effects, in_use=old.in_use)
-        prepared = dataclasses.replace(prepared, effects=effects)
+        wants = wanted_besides(old.prepared.wants, prepared.wants, in_use=old.in_use)
+        prepared = dataclasses.replace(prepared, wants=wants)
         return Checkpoint(State.STARTED, self.boot_id, prepared, answered=old.in_use, had=old.has)
 
     @_held
@@ -488,7 +488,7 @@ def have_in_words(claims: Collection[ClaimReference], gpu: DeviceName | None) ->
 
 def _has(prepared: PreparedClaim, gpu: DeviceName, is_of: IsOf) -> bool:
     devices = (*prepared.devices, *prepared.former)
-    return any(is_of(device, gpu) for device in devices) or any(effect.gpu == gpu for effect in prepared.effects)
+    return any(is_of(device, gpu) for device in devices) or any(effect.gpu == gpu for effect in prepared.wants)
 
 
 def _gpu_in_words(gpu: DeviceName | None) -> str:

@@ -91,7 +91,7 @@ class MpsFaultWatch:
         if not self._users_known():
             return  # each fault is told once, so wait until its pods are known
         prepared = self._claims.prepared()
-        shares = {gpu_and_part(e.thing)[1]: (p, e) for p in prepared for e in p.effects if e.kind == MPS_SHARE}
+        shares = {gpu_and_part(e.thing)[1]: (p, e) for p in prepared for e in p.wants if e.kind == MPS_SHARE}
         faults, problems = self._faults(shares)
         if not self._saved or _now(shares, self._told, faults) != self._told:
             pods, more_problems = self._pods_to_tell(shares, faults)

@@ -181,7 +181,7 @@ class ShareRenewal:
     def _is_settled(self, claim: PreparedClaim) -> bool:
         if claim.claim.uid in self._forgotten:
             return False
-        limits = [*filter(is_memory_limit, claim.effects)]
+        limits = [*filter(is_memory_limit, claim.wants)]
         wanted = self._wanted(claim, limits)
         is_same = len(wanted) == len(limits) and all(effect in limits for effect in wanted)
         return not limits or (is_same and self._settled.get(claim.claim.uid) == self._with_cgroups(wanted))
@@ -270,4 +270,4 @@ class ShareRenewal:
 
 
 def _is_enforced(claim: PreparedClaim) -> bool:
-    return any(effect.kind in ENFORCED for effect in claim.effects)
+    return any(effect.kind in ENFORCED for effect in claim.wants)

@@ -269,7 +269,7 @@ class ChangedNode:
         return None if found is None else found.state
 
     def _write(self, uid: ClaimUid, state: State) -> None:
-        claim = PreparedClaim(ClaimReference("default", uid, uid), (), effects=self.wants[uid])
+        claim = PreparedClaim(ClaimReference("default", uid, uid), (), wants=self.wants[uid])
         answered = uid in self.claims.specs or uid in self.claims.broken
         self.claims.good[uid] = Checkpoint(state, BOOT, claim, answered=answered and state is State.STARTED)
         self.claims.broken.discard(uid)
@@ -324,7 +324,7 @@ class ChangedNode:
                 self.claims.broken.discard(each.uid)
             elif self.chance.random() < 0.3:
                 claim = PreparedClaim(ClaimReference("default", each.uid, each.uid), ())
-                self.claims.good[each.uid] = Checkpoint(State.STARTED, BOOT, claim, answered=True, planned=False)
+                self.claims.good[each.uid] = Checkpoint(State.STARTED, BOOT, claim, answered=True, provisional=True)
                 self.claims.broken.discard(each.uid)
             else:
                 self._prepare(each.uid, fresh=False)

@@ -48,15 +48,16 @@ class Checkpoint:
     """Kubelet may have got its answer before this preparation started: containers may run with these devices."""
     aside: str | None = None
     """Why it is set aside: no container of it can be started, and its devices stay held. None: it is not."""
-    planned: bool = True
-    """False: it was reconstructed from what was left, and must still be planned from the claim, or its effects made."""
+    provisional: bool = False
+    """Its containers may run, and what it says was reconstructed from what was left, or is not all done yet: it must be
+    prepared from its claim before anybody is answered from it."""
     had: tuple[Effect, ...] = ()
     """What was done for it before it began to be prepared again, or to end."""
 
     @property
     def has(self) -> tuple[Effect, ...]:
         """What was done for it, and may be there still: that is ours even if its note is lost."""
-        return self.prepared.effects if self.state is State.DONE else self.had
+        return self.prepared.wants if self.state is State.DONE else self.had
 
     @property
     def in_use(self) -> bool:

@@ -19,12 +19,12 @@ LONG, NOTED = ({"interval": "Long"},), ({"interval": "Short"},)
 
 def checkpoint(name: str, state: State, *, answered: bool = False) -> Checkpoint:
     """The checkpoint of a claim that wants the thing."""
-    claim = dataclasses.replace(prepared_claim(name), effects=(Effect("kind", GPU, GPU, None, {"interval": "Long"}),))
+    claim = dataclasses.replace(prepared_claim(name), wants=(Effect("kind", GPU, GPU, None, {"interval": "Long"}),))
     return Checkpoint(state, "boot", claim, answered=answered)
 
 
 def rebuilt(name: str) -> Checkpoint:
-    return Checkpoint(State.STARTED, "boot", prepared_claim(name), answered=True, planned=False)
+    return Checkpoint(State.STARTED, "boot", prepared_claim(name), answered=True, provisional=True)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def node_with(folder: Path, means: ServerFiles, claims: FakeClaims | None = None
 
 
 def journal(node: PluginNode) -> tuple[Effect, ...]:
-    return tuple(e for c in node.node_claims.current() for e in c.prepared.effects)
+    return tuple(e for c in node.node_claims.current() for e in c.prepared.wants)
 
 
 def servers(node: PluginNode) -> set[str]:
@@ -262,9 +262,9 @@ def test_what_an_earlier_plan_began_is_undone_where_the_next_one_is_another(tmp_
             kinds=[ServerFiles(folder, FileSteps())],
         )
         prepared = node.state.prepare(REFERENCE)
-        assert {effect.parameters["port"] for effect in prepared.effects} in ({1}, {2}), step
+        assert {effect.parameters["port"] for effect in prepared.wants} in ({1}, {2}), step
         names = {d.device for d in prepared.devices}
-        (port,) = {effect.parameters["port"] for effect in prepared.effects}
+        (port,) = {effect.parameters["port"] for effect in prepared.wants}
         left = {name for name in servers(node) if not name.startswith(".")}
         assert left == names | {f"{name}+None+{port}" for name in names}, step
         step += 1
@@ -348,7 +348,7 @@ def run_at_random(folder: Path, seed: int) -> None:
             name
             for checkpoint in node.node_claims.current()
             if checkpoint.in_use
-            for effect in checkpoint.prepared.effects
+            for effect in checkpoint.prepared.wants
             for name in (effect.gpu, client(effect.parameters))
         }
         assert needed <= there, (seed, needed - there)

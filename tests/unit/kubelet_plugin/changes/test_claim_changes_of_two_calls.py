@@ -87,7 +87,7 @@ def is_done(node: PluginNode) -> bool:
     if not isinstance(found, Checkpoint) or found.state is not State.DONE:
         return False
     there = {name.partition("/")[2] for name in node.files() if name.startswith(f"{FOLDER}/")}
-    wanted = {name for effect in found.prepared.effects for name in (effect.gpu, client(effect.parameters))}
+    wanted = {name for effect in found.prepared.wants for name in (effect.gpu, client(effect.parameters))}
     return there == wanted and "cdi/gpu.dracaena.dev-claim_claim-uid.json" in node.files()
 
 
@@ -111,7 +111,7 @@ def test_a_call_with_another_plan_does_not_undo_what_was_answered_meanwhile(tmp_
     other = node_with(tmp_path, ServerFiles(tmp_path, FileSteps()), port=2)
     lock = Interrupted(before=lambda: other.state.prepare(REFERENCE))
     node = node_with(tmp_path, ServerFiles(tmp_path, FileSteps()), lock)
-    (effect,) = node.state.prepare(REFERENCE).effects
+    (effect,) = node.state.prepare(REFERENCE).wants
     assert effect.parameters["port"] == 2
     assert is_done(node)
 

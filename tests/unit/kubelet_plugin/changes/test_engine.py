@@ -302,7 +302,7 @@ def unsure_owners_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         engine_module,
         "wanted",
-        lambda thing, noted, now, unsure, call: wanted(thing, noted, [c for c in now if c.planned], (), call),
+        lambda thing, noted, now, unsure, call: wanted(thing, noted, [c for c in now if not c.provisional], (), call),
     )
 
 

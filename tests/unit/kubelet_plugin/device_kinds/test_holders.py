@@ -79,7 +79,7 @@ def _at_random(rng: random.Random, name: str) -> PreparedClaim:
         for each in devices
         if each.share_id is not None and rng.random() < 0.5
     )
-    return PreparedClaim(ClaimReference("n", name, ClaimUid(name)), devices, former=former, effects=effects)
+    return PreparedClaim(ClaimReference("n", name, ClaimUid(name)), devices, former=former, wants=effects)
 
 
 def conflicts(

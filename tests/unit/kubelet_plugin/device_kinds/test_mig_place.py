@@ -20,7 +20,7 @@ def planned() -> tuple[PreparedClaim, Effect]:
         effect = instance(node, "1g.10gb", 4)
     claim = prepared_claim()
     device = replace(claim.devices[0], device=effect.device, uuid=GpuUuid(""), parent_uuid=GpuUuid("GPU-1"), index=0)
-    return replace(claim, devices=(device,), effects=(effect,)), effect
+    return replace(claim, devices=(device,), wants=(effect,)), effect
 
 
 def checkpoint(claim: PreparedClaim) -> Checkpoint:
@@ -51,13 +51,13 @@ def test_a_device_must_be_there_once_it_was_made_and_a_reading_can_show_it() -> 
     done = with_made(claim, lambda _effect: MADE)
     assert made_devices([checkpoint(done)], ()) == {effect.device: MadeDevice("GPU-1", "MIG-1")}
     assert made_devices([checkpoint(done)], {effect.device}) == {}
-    assert made_devices([checkpoint(replace(done, effects=()))], ()) == {}, "an admin made it"
+    assert made_devices([checkpoint(replace(done, wants=()))], ()) == {}, "an admin made it"
 
 
 def test_a_device_for_which_its_claim_was_set_aside_is_known_to_be_gone() -> None:
     claim, effect = planned()
     done = with_made(claim, lambda _effect: MADE)
-    for index, is_planned, expected in ((0, True, False), (None, True, True), (None, False, False)):
+    for index, provisional, expected in ((0, False, False), (None, False, True), (None, True, False)):
         lost = replace(done, devices=(replace(done.devices[0], index=index),))
-        aside = replace(checkpoint(lost), aside="it is gone", planned=is_planned)
+        aside = replace(checkpoint(lost), aside="it is gone", provisional=provisional)
         assert made_devices([aside], ())[DeviceName(effect.device)].known_gone is expected

@@ -275,7 +275,7 @@ def test_a_share_is_what_the_allocation_says_it_consumes() -> None:
     assert isinstance(plan, PreparedClaim)
     (device,) = plan.devices
     assert (device.share_id, device.memory_bytes, device.cores, device.minor) == ("share", 10 << 30, 30, 0)
-    assert plan.effects == ()
+    assert plan.wants == ()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from support.plugin import device_name, make_pod, prepared_claim
 def by_mps(name: str, *gpus: int, request: str = "gpus", mps: bool = True) -> PreparedClaim:
     claim = prepared_claim(name, gpus, share_id=f"of-{name}", request=request)
     effects = [Effect(MPS_SHARE, device_name(n), device_name(n), f"of-{name}") for n in gpus if mps]
-    return replace(claim, effects=tuple(effects))
+    return replace(claim, wants=tuple(effects))
 
 
 FIRST, SECOND = by_mps("first", 0), by_mps("second", 1)
@@ -95,7 +95,7 @@ def test_a_share_beside_another_request_of_its_claim_is_refused() -> None:
     two = replace(
         two,
         devices=tuple(replace(d, request=f"r{n}") for n, d in enumerate(two.devices)),
-        effects=two.effects[:1],
+        wants=two.wants[:1],
     )
     together = make_pod(containers={"main": [("a", "")]}, claims={"a": "two"})
     apart = make_pod(containers={"main": [("a", "r0")], "side": [("a", "r1")]}, claims={"a": "two"})

@@ -148,7 +148,7 @@ def test_a_claim_whose_checkpoint_was_lost_counts_as_prepared_from_its_new_one_o
     with claims.hold():
         assert claims.prepared() == ()
         claims.start(prepared_claim("a"), lost=True)
-        claims.set_aside(prepared_claim("b"), "a reason", planned=False)
+        claims.set_aside(prepared_claim("b"), "a reason", provisional=True)
         assert claims.prepared() == fresh(tmp_path).prepared() == (prepared_claim("a"), prepared_claim("b"))
 
 
@@ -238,7 +238,7 @@ QUESTIONS: Mapping[str, Callable[[NodeClaims], object]] = {
     "prepared": NodeClaims.prepared,
     "unsure": NodeClaims.unsure,
     "who_has": lambda claims: claims.who_has(None),
-    "effects": lambda claims: claims.effects("kind"),
+    "wanting": lambda claims: claims.wanting("kind"),
     "with_spec": NodeClaims.with_spec,
     "has_spec": lambda claims: claims.has_spec(ClaimUid("a-uid")),
     "start": lambda claims: claims.start(prepared_claim("a")),

@@ -108,7 +108,7 @@ def by_mps(name: str, gpu: int, *, mps: bool = True) -> PreparedClaim:
     share = f"of-{name}" if mps else None
     claim = prepared_claim(name, (gpu,), share_id=share)
     effects = (Effect(MPS_SHARE, device_name(gpu), device_name(gpu), share),) if mps else ()
-    return replace(claim, effects=effects, consumers=(PodUid("pod-uid"), PodUid("late-uid")))
+    return replace(claim, wants=effects, consumers=(PodUid("pod-uid"), PodUid("late-uid")))
 
 
 SHARE, OTHER_SHARE, WHOLE = by_mps("share", 0), by_mps("other", 1), by_mps("whole", 1, mps=False)

@@ -46,7 +46,7 @@ class Watched:
         self.watch = self.start()
 
     def prepare(self, name: str) -> None:
-        claim = replace(prepared_claim(name, share_id=name), effects=(effect_of(name),))
+        claim = replace(prepared_claim(name, share_id=name), wants=(effect_of(name),))
         with self.node.node_claims.hold():
             self.node.node_claims.finish(self.node.node_claims.start(claim))
 

@@ -45,7 +45,7 @@ class Recorded:
         effect = Effect(MIG_INSTANCE, gpu_device_name(gpu), mig_device_name(gpu, "3g.40gb", 4), parameters=given)
         self.thing = thing_of(effect)
         claims: Any = ClaimsOfNode()
-        prepared = PreparedClaim(ClaimReference("default", "claim", CLAIM), (), effects=(effect,))
+        prepared = PreparedClaim(ClaimReference("default", "claim", CLAIM), (), wants=(effect,))
         claims.good[CLAIM] = Checkpoint(State.STARTED, "boot-1", prepared)
         self.engine = ChangeEngine(
             ledger=ledger, kinds=[kinds.instances, kinds.whole], claims=claims, gpu_lock=lambda _gpu: ThreadLock()

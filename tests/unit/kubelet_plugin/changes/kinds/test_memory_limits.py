@@ -285,7 +285,7 @@ def test_a_pod_that_the_watch_does_not_show_yet_keeps_its_limit(tmp_path: Path) 
     assert ground.limits() == {"a": 10, "b": 10}
     ground.tree.remove("a-uid")
     assert ground.look()
-    assert [pod_of(effect) for effect in ground.node.node_claims.prepared()[0].effects] == ["b-uid"]
+    assert [pod_of(effect) for effect in ground.node.node_claims.prepared()[0].wants] == ["b-uid"]
 
 
 def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class Claim:
         node.ledger.write(self.thing, Note(BOOT, {self.reference.uid: (self.effect.parameters,)}, made))
 
     def begin(self, node: MigNode) -> None:
-        prepared = PreparedClaim(self.reference, (), effects=(self.effect,))
+        prepared = PreparedClaim(self.reference, (), wants=(self.effect,))
         node.claims.good[self.reference.uid] = Checkpoint(State.STARTED, BOOT, prepared)
         self._settle(node, ForOwner(begins=self.reference.uid))
 

@@ -191,7 +191,7 @@ def test_a_claim_is_prepared_with_the_way_to_its_server_and_unprepared_without_a
     claim = share_claim()
     held = plugin(tmp_path, shares(root_of(node), node.settle), claim)
     prepared = held.state.prepare(reference_to(claim))
-    (effect,) = prepared.effects
+    (effect,) = prepared.wants
     assert effect.parameters == {
         "gpu": GPU, "share_id": "share-of-claim", "thread_percentage": 30, "pinned_memory_mib": 10240,
     }  # fmt: skip
@@ -295,7 +295,7 @@ def test_best_effort_has_mps_where_it_runs_and_goes_without_where_not(node: MpsN
     claim = share_claim(enforcement="BestEffort")
     for runs in (True, False):
         held = plugin(tmp_path / str(runs), shares(root_of(node), node.settle, runs=runs), claim)
-        assert bool(held.state.prepare(reference_to(claim)).effects) is runs
+        assert bool(held.state.prepare(reference_to(claim)).wants) is runs
 
 
 @pytest.mark.parametrize("node", [3], indirect=True)

@@ -437,7 +437,7 @@ def test_whatever_is_prepared_in_whichever_order_and_killed_the_interval_is_that
 
 def _holds(node: PluginNode, slices: FakeTimeSlices) -> None:
     prepared = node.node_claims.prepared()
-    wanted = {str(effect.parameters["interval"]) for claim in prepared for effect in claim.effects}
+    wanted = {str(effect.parameters["interval"]) for claim in prepared for effect in claim.wants}
     assert wanted in ({slices.intervals[GPU].value}, set())
 
 

@@ -100,7 +100,7 @@ class Claimed:
 
     def apply(self) -> None:
         effect = Effect(VFIO_BIND, DeviceName(self.thing.name), DeviceName(self.thing.name), None, self.parameters)
-        claim = PreparedClaim(ClaimReference("default", "claim", UID), (), effects=(effect,))
+        claim = PreparedClaim(ClaimReference("default", "claim", UID), (), wants=(effect,))
         self.claims.good[UID] = Checkpoint(State.STARTED, self.boot, claim)
         self.claims.broken.clear()
         self._settle(ForOwner(begins=UID))

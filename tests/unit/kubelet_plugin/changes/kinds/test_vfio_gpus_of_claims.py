@@ -79,7 +79,7 @@ def test_a_gpu_that_cannot_be_given_back_keeps_no_other_from_it(node: VfioNode, 
     assert (node.bus.driver_of(address), node.drivers_of(1 - stays)) == ("vfio-pci", HOST)
     assert node.moved == 2, "NVML is opened anew for the one"
     (checkpoint,) = node.node.node_claims.current()
-    assert [effect.device for effect in checkpoint.prepared.effects] == [passthrough_device_name(address)]
+    assert [effect.device for effect in checkpoint.prepared.wants] == [passthrough_device_name(address)]
     node.bus.close(address)
     unprepare(node, claim)
     assert node.drivers_of(stays) == HOST

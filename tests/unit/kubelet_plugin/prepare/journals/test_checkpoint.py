@@ -59,11 +59,11 @@ def test_what_tells_a_mig_device_reads_back() -> None:
 @settings(derandomize=True)
 @given(st.booleans(), st.none() | st.text(), st.booleans(), st.lists(st.integers(-1, 9), max_size=3))
 def test_what_became_of_a_claim_whose_devices_moved_reads_back(
-    answered: bool, aside: str | None, planned: bool, minors: list[int]
+    answered: bool, aside: str | None, provisional: bool, minors: list[int]
 ) -> None:
     prepared = prepared_claim("claim", (0, 3), start=4, size=2)
     former = tuple(replace(prepared.devices[0], minor=minor) for minor in minors)
-    written = Checkpoint(State.STARTED, "boot-1", replace(prepared, former=former), answered, aside, planned)
+    written = Checkpoint(State.STARTED, "boot-1", replace(prepared, former=former), answered, aside, provisional)
     assert decode_checkpoint(UID, encode_checkpoint(written)) == written
 
 
@@ -122,7 +122,7 @@ EFFECTS = (
 
 def test_effects_read_back() -> None:
     written = checkpoint(State.STARTED)
-    written = replace(written, prepared=replace(written.prepared, effects=EFFECTS))
+    written = replace(written, prepared=replace(written.prepared, wants=EFFECTS))
     assert decode_checkpoint(UID, encode_checkpoint(written)) == written
 
 
@@ -157,8 +157,8 @@ def test_every_field_of_a_device_and_of_its_claim_reads_back() -> None:
         vgpu_type_id="nvidia-222",
         edits=Edits(("A=1",), mounts=(Mount("/a", "/b", ("ro",)),)),
     )
-    prepared = replace(written.prepared, in_guest=True, consumers=(PodUid("pod-1"), PodUid("pod-2")), effects=EFFECTS)
-    written = Checkpoint(State.STARTED, "boot-1", prepared, answered=True, aside="why", planned=False)
+    prepared = replace(written.prepared, in_guest=True, consumers=(PodUid("pod-1"), PodUid("pod-2")), wants=EFFECTS)
+    written = Checkpoint(State.STARTED, "boot-1", prepared, answered=True, aside="why", provisional=True)
     default = {field.name: field.default for field in fields(PreparedDevice)}
     for device in written.prepared.devices:
         assert not [name for name, value in default.items() if getattr(device, name) == value], "a field is not tried"
@@ -176,7 +176,7 @@ def test_equal_checkpoints_are_equal_bytes(parameters: dict[str, Scalar], rng: r
 
     def written(parameters: dict[str, Scalar]) -> Checkpoint:
         effect = replace(EFFECTS[0], parameters=parameters)
-        return replace(checkpoint(), prepared=replace(checkpoint().prepared, effects=(effect,)))
+        return replace(checkpoint(), prepared=replace(checkpoint().prepared, wants=(effect,)))
 
     one = written(parameters)
     other = written(shuffled(parameters))
@@ -190,5 +190,5 @@ def test_a_claim_of_8_gpus_that_each_need_an_effect_fits_into_one_page() -> None
     prepared = prepared_claim("claim", range(8), index=7, pci_bus_id="0000:0f:00.0")
     effects = [Effect(MIG_OFF, d.device, d.device, parameters={"gpu": d.uuid}) for d in prepared.devices]
     boot_id = "4b5f7c62-5a65-4a5c-a3c5-5c1f5e0f2d11"
-    written = Checkpoint(State.DONE, boot_id, replace(prepared, effects=tuple(effects)))
+    written = Checkpoint(State.DONE, boot_id, replace(prepared, wants=tuple(effects)))
     assert len(encode_checkpoint(written)) <= 4096
