@@ -68,14 +68,6 @@ def test_a_lock_that_somebody_takes_for_a_moment_does_not_keep_a_supervisor_from
     probe.release()
 
 
-def test_a_lock_that_stays_taken_is_another_supervisors(root: str, tmp_path: Path) -> None:
-    other = FileLock(Path(root) / LOCK)
-    assert other.try_acquire()
-    with pytest.raises(PermanentError, match="a supervisor is already running on this node"):
-        program(root, tmp_path).start()
-    other.release()
-
-
 class Passing(FakeClock):
     """Time goes by as long as somebody sleeps; after `until_s` the program is to end."""
 
@@ -88,6 +80,26 @@ class Passing(FakeClock):
         if self.monotonic() > self._until_s:
             event.set()
         return event.is_set()
+
+
+def test_a_lock_that_stays_taken_is_another_supervisors_after_a_second(root: str, tmp_path: Path) -> None:
+    other = FileLock(Path(root) / LOCK)
+    assert other.try_acquire()
+    clock = Passing(60.0)
+    with pytest.raises(PermanentError, match="a supervisor is already running on this node"):
+        program(root, tmp_path, clock).start()
+    assert clock.monotonic() == pytest.approx(1.0, abs=0.03)
+    other.release()
+
+
+def test_a_supervisor_that_cannot_start_leaves_the_lock_to_the_next(root: str, tmp_path: Path) -> None:
+    made = program(root, tmp_path)
+    (Path(root) / "pipe").touch()
+    with pytest.raises(PermanentError, match="cannot make"):
+        made.start()
+    next_one = FileLock(Path(root) / LOCK)
+    assert next_one.try_acquire()
+    next_one.release()
 
 
 class Scripted:

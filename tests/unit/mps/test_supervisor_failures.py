@@ -818,7 +818,7 @@ def test_a_stop_that_worked_or_was_forced_leaves_the_next_daemon_its_three_tries
         assert node.world.find() != ()
 
 
-def test_an_error_is_logged_once_until_it_is_another(tmp_path: Path) -> None:
+def test_an_error_is_counted_each_time_and_logged_once_until_it_is_another(tmp_path: Path) -> None:
     node = MpsNode(tmp_path)
     node.ask(0, "a")
     with structlog.testing.capture_logs() as lines:
@@ -829,6 +829,7 @@ def test_an_error_is_logged_once_until_it_is_another(tmp_path: Path) -> None:
     warned = [line["why"] for line in lines if line["event"] == "failed, and is retried"]
     assert len(warned) == 2
     assert ["server create" in warned[0], "server list" in warned[1]] == [True, True]
+    assert node.registry.get_sample_value("dracaena_mps_failed_steps_total") == 4
 
 
 @BOTH
