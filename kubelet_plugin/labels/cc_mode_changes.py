@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class ModeRefusedError(BlockedError):
-    """The mode cannot be reached. All GPUs are as before, and the journal says why."""
+    """The mode cannot be reached. All GPUs are as before, and the note says why."""
 
 
 class ModeStuckError(BlockedError):

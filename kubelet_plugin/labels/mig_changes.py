@@ -60,7 +60,7 @@ class MigLayoutChanges:
         claim or a process has, BlockedError, and TemporaryError if a step failed: then the GPU stays `changing`,
         and the next try continues. If the driver refused the first step, the GPU is unchanged and no longer `changing`;
         nor is one whose mode was changed by somebody else meanwhile, if only a reset changes it back. On success it
-        stays `changing` until rest().
+        stays `changing` until LayoutNotes.rest().
         """
         with self._gpu_lock(gpu_device_name(gpu.uuid)).hold(0.0):
             enabled, _pending = self._hand.mode(gpu.uuid)
@@ -81,10 +81,6 @@ class MigLayoutChanges:
             else:
                 self._join(gpu, made, as_it_was=at_rest and not made)
         log.info("GPU has its MIG layout", gpu=gpu.uuid, layout=layout.name, profiles=dict(layout.counts))
-
-    def rest(self, gpu: str, layout: GpuLayout) -> None:
-        """Release a GPU, by UUID, that was brought into a layout and read since."""
-        self._notes.rest(gpu, layout)
 
     def made(self, gpu: Gpu) -> Mapping[Thing, MadeInstance]:
         """Return what was made for the layout of a GPU, or may have been. Raises DracaenaError."""

@@ -77,7 +77,7 @@ class MigLayouts(LabelRow[Gpu, GpuLayout]):
 
     def rest(self, name: str, goal: GpuLayout) -> None:
         """Release a GPU."""
-        self._changes.rest(name, goal)
+        self._notes.rest(name, goal)
 
     def targets(self, value: str) -> Mapping[str, GpuLayout]:
         """Return the layout of each GPU by the one that the node should have, empty for none."""

@@ -3,7 +3,7 @@
 `changing` is noted first, as with MIG layouts: from then on, until the GPU was read again, no claim gets a vGPU of it
 here. A vGPU is noted before it is made and forgotten after it is gone. The UUID of a mediated device is chosen in
 advance, so that after a kill its name alone shows that it is ours; a virtual function is noted with the type that it
-should get, and one with another type is somebody else's. vGPUs that the journal does not have stay, and so does their
+should get, and one with another type is somebody else's. vGPUs that the note does not have stay, and so does their
 GPU.
 """
 
@@ -74,7 +74,7 @@ class VgpuLayoutChanges:
         `user` returns, with the lock of the calls held, which claim has one of its vGPUs. Raises InUseError if a
         claim or a process has, BlockedError, and TemporaryError if a step failed: then the GPU stays `changing`,
         and the next try continues. If the kernel refused a step before anything was written, by this try or by earlier
-        ones, the GPU is unchanged and no longer `changing`. On success it stays `changing` until rest().
+        ones, the GPU is unchanged and no longer `changing`. On success it stays `changing` until LayoutNotes.rest().
         """
         with self._gpu_lock(passthrough_device_name(address)).hold(0.0):
             self._refuse_while_writing(address)
@@ -105,10 +105,6 @@ class VgpuLayoutChanges:
             return False
         self._notes.note(address, self._without_gone(gpu, record).changed_to(None))
         return True
-
-    def rest(self, address: str, layout: VgpuLayout) -> None:
-        """Release a GPU that was brought into a layout and read since."""
-        self._notes.rest(address, layout)
 
     def _checked_steps(self, gpu: VgpuGpu, layout: VgpuLayout, record: VgpuRecord) -> VgpuSteps:
         """Return what to do. Refuses what can be known to fail before anything is begun."""

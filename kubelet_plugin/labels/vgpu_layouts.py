@@ -71,7 +71,7 @@ class VgpuLayoutsOfNode(LabelRow[VgpuGpu, VgpuLayout]):
 
     def rest(self, name: str, goal: VgpuLayout) -> None:
         """Release a GPU."""
-        self._changes.rest(name, goal)
+        self._notes.rest(name, goal)
 
     def targets(self, value: str) -> Mapping[str, VgpuLayout]:
         """Return the layout of each GPU by the one that the node should have, empty for none."""

@@ -103,7 +103,7 @@ class LayoutNode:
     def bring(self, layout: GpuLayout, ordinal: int = 0) -> None:
         """Bring a GPU into a layout, and read it."""
         self.changes.change(self.gpu(ordinal), layout, lambda: self.user)
-        self.changes.rest(self.gpu(ordinal).uuid, layout)
+        self.notes.rest(self.gpu(ordinal).uuid, layout)
 
     def counts(self, ordinal: int = 0) -> dict[str, int]:
         found: dict[str, int] = {}

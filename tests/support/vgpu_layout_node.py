@@ -111,7 +111,7 @@ class VgpuLayoutNode:
         """Bring a GPU into a layout, and read it: `A100_1_5C=2`."""
         wanted = vgpu_layout(**counts)
         self.changes.change(address, wanted, lambda: self.user)
-        self.changes.rest(address, wanted)
+        self.notes.rest(address, wanted)
 
     def there(self, address: str) -> dict[str, str]:
         return self.vgpus.there(address)

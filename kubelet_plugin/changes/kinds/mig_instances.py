@@ -255,7 +255,7 @@ class MigInstances:
         gpu = seen.gpu
         assert gpu is not None
         if len(wants) > 1:
-            raise TemporaryError(f"the place is wanted by several claims, with UID {', '.join(sorted(wants))}")
+            raise TemporaryError(f"the place is wanted by several owners: {', '.join(sorted(wants))}")
         # Some drivers report profiles in MIG mode only, so the last reading may be too old to have them.
         _refuse_impossible(gpu if gpu.mig_profiles else replace(gpu, mig_profiles=seen.profiles), place)
         _refuse_without_mode(gpu, seen)

@@ -15,7 +15,7 @@ import pytest
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.changes import engine
-from dracaena.kubelet_plugin.changes.change import Thing, ThingPlan, wanted
+from dracaena.kubelet_plugin.changes.change import ForOwner, Thing, ThingPlan, wanted
 from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges
 from dracaena.kubelet_plugin.changes.kinds.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.changes.kinds.mig_instances import SeenPlace
@@ -23,6 +23,7 @@ from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import NotedVfioGpu, VfioGp
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.labels.cc_mode_notes import MODES as MODES_OF_GPUS
 from dracaena.kubelet_plugin.labels.cc_modes import CcModes
+from dracaena.kubelet_plugin.labels.mig_changes import MigLayoutChanges
 from dracaena.kubelet_plugin.labels.mig_layouts import MigLayouts
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MIG_INSTANCE
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
@@ -255,6 +256,16 @@ def layouts_are_not_noted(patch: pytest.MonkeyPatch) -> None:
     nothing_is_noted_of(patch, MIG_INSTANCE)
 
 
+def what_a_layout_does_not_name_stays(patch: pytest.MonkeyPatch) -> None:
+    settle = MigLayoutChanges._settle
+
+    def begins(self: MigLayoutChanges, things: Any, call: ForOwner) -> None:
+        if call.begins:
+            settle(self, things, call)
+
+    patch.setattr(MigLayoutChanges, "_settle", begins)
+
+
 def modes_are_not_noted(patch: pytest.MonkeyPatch) -> None:
     nothing_is_noted_of(patch, MODES_OF_GPUS.kind)
 
@@ -305,6 +316,7 @@ def gpus_that_are_in_the_mode_are_not_reset(patch: pytest.MonkeyPatch) -> None:
         (specs_without_a_checkpoint_are_overlooked, 1),
         (a_renewal_counts_although_its_claim_was_set_aside, 1251),
         (layouts_are_not_noted, 65),
+        (what_a_layout_does_not_name_stays, 131),
         (nobody_uses_what_a_label_is_about, 140),
         (nobody_uses_what_a_label_is_about, 54),
         (modes_are_not_noted, 22),

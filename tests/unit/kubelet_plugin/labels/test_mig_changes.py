@@ -12,8 +12,6 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.host.gpu_driver.thread import WedgedError
-from dracaena.kubelet_plugin.changes.change import Note
-from dracaena.kubelet_plugin.discovery.mig.instances import MadeInstance
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
 from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
 from dracaena.kubelet_plugin.ports import EffectPendingError
@@ -205,17 +203,6 @@ def test_one_of_ours_whose_compute_instance_somebody_destroyed_is_theirs(node: L
     assert node.hardware.layout(0) == [("1g.10gb", 0, 0)]
 
 
-def test_a_note_of_before_uuids_were_written_gets_them_with_the_next_change(node: LayoutNode) -> None:
-    node.bring(layout(g1=1))
-    ((thing, ours),) = node.changes.made(node.gpu()).items()
-    note = node.ledger.read(thing, MadeInstance)
-    assert isinstance(note, Note)
-    node.ledger.write(thing, replace(note, noted=replace(ours, uuid=None)))
-    node.bring(layout(g1=1))
-    assert node.changes.made(node.gpu()) == {thing: ours}
-    assert ours.uuid in next(iter(node.hardware.gpus[0].instances.values())).compute.values()
-
-
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_TIMEOUT, pynvml.NVML_ERROR_UNKNOWN])
 @pytest.mark.parametrize("symbol", CHANGES)
 def test_a_change_that_was_made_by_a_call_that_failed_is_finished_by_the_next_try(
@@ -309,9 +296,9 @@ def test_a_layout_that_turns_out_to_be_impossible_in_mig_mode_leaves_the_gpu_who
 def test_what_was_done_is_given_to_nobody_before_it_was_read(node: LayoutNode) -> None:
     node.changes.change(node.gpu(), MIXED, lambda: None)
     assert node.notes.changing() == {node.gpu().uuid}
-    node.changes.rest(node.gpu().uuid, WHOLE)  # somebody else began something else since
+    node.notes.rest(node.gpu().uuid, WHOLE)  # somebody else began something else since
     assert not node.is_at_rest()
-    node.changes.rest(node.gpu().uuid, MIXED)
+    node.notes.rest(node.gpu().uuid, MIXED)
     assert (node.is_at_rest(), node.made()) == (True, there(node))
 
 
