@@ -183,7 +183,7 @@ class WholeNodeSimulator(WholeNode):
         self.hardware.load()
         self.mps.world.reload_driver()
         self.played.loads += 1
-        self.forgotten |= self.had.keys()
+        self.forgotten |= {uid for uid in self.every_claim if self.may_have(uid)}
         self.lost_mig |= {uid for uid in self.every_claim if self.may_have(uid) and self.mig_uuids(uid)}
         if self.flavor.name == "on demand" and self.rng.random() < 0.5:
             self.replace_by_hand()
