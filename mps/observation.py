@@ -34,7 +34,7 @@ class NodeLook:
     silent: frozenset[str] = frozenset()
     """Of those, the GPUs whose daemon gives no readable answer."""
     unasked: frozenset[str] = frozenset()
-    """Of those, the GPUs whose daemon was not asked: their last trouble is reported again."""
+    """Of those, the GPUs whose daemon was not asked within the pause after a failure."""
     answers: bool = False
     """Whether the node's daemon (protocol 3) answers."""
     node_processes: tuple[MpsProcess, ...] = ()
@@ -43,15 +43,14 @@ class NodeLook:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    daemon_pid: int
     server_pid: int
     defaults: ShareLimits
     of_server: ShareLimits | None
 
 
 class Observer:
-    """Looks at the node. Remembers the limits of protocol 2, which only we change, while the same daemon and server run
-    and forget() is not called.
+    """Looks at the node. Remembers the limits of protocol 2, which only we change, while the same server runs and
+    forget() is not called: it is after each step, and only a step starts a daemon.
     """
 
     def __init__(
@@ -65,10 +64,10 @@ class Observer:
         self._limits.pop(gpu, None)
 
     def look(
-        self, wanted: Collection[str], processes: tuple[MpsProcess, ...], protocol: int, paused: Mapping[str, str]
+        self, wanted: Collection[str], processes: tuple[MpsProcess, ...], protocol: int, paused: Collection[str]
     ) -> NodeLook:
         """Look at the wanted GPUs and at all on which something of ours is left. `paused` are GPUs whose own daemon
-        (protocol 2) is not asked for now, with their last trouble.
+        (protocol 2) is not asked for now.
         """
         journal = self._files.journal()
         folders = set(self._files.folders())
@@ -126,18 +125,17 @@ class Observer:
             )
         return replace(look, gpus=dict(sorted(gpus.items())), answers=True)
 
-    def _ask_each(self, look: NodeLook, paused: Mapping[str, str]) -> NodeLook:
+    def _ask_each(self, look: NodeLook, paused: Collection[str]) -> NodeLook:
         gpus, troubles, silent, unasked = dict(look.gpus), {}, set(), set()
         for gpu, seen in look.gpus.items():
-            daemon = next((process for process in seen.processes if process.role is Role.CONTROL), None)
-            if daemon is None:
+            if not any(process.role is Role.CONTROL for process in seen.processes):
                 continue
             if gpu in paused:
-                troubles[gpu] = paused[gpu]
+                troubles[gpu] = "it is not asked within the pause after a failure"
                 unasked.add(gpu)
                 continue
             try:
-                gpus[gpu] = self._ask_through_pipes(gpu, seen, daemon)
+                gpus[gpu] = self._ask_through_pipes(gpu, seen)
             except DaemonGoneError:
                 continue
             except TemporaryError as error:
@@ -146,14 +144,14 @@ class Observer:
                     silent.add(gpu)
         return replace(look, gpus=gpus, troubles=troubles, silent=frozenset(silent), unasked=frozenset(unasked))
 
-    def _ask_through_pipes(self, gpu: str, seen: SeenGpu, daemon: MpsProcess) -> SeenGpu:
+    def _ask_through_pipes(self, gpu: str, seen: SeenGpu) -> SeenGpu:
         """Ask a daemon. Its sockets are looked at before and after: if somebody changed them meanwhile, an error does
         not say that the daemon is gone, and an answer may be another program's.
         """
         pipes = self._files.pipes(gpu)
         if pipes is not PipesState.CHANGED:
             try:
-                answered = self._ask_daemon(gpu, seen, daemon)
+                answered = self._ask_daemon(gpu, seen)
             except TemporaryError:
                 if self._files.pipes(gpu) is not PipesState.CHANGED:
                     raise
@@ -164,7 +162,7 @@ class Observer:
         self.forget(gpu)
         return replace(seen, pipes=PipesState.CHANGED)
 
-    def _ask_daemon(self, gpu: str, seen: SeenGpu, daemon: MpsProcess) -> SeenGpu:
+    def _ask_daemon(self, gpu: str, seen: SeenGpu) -> SeenGpu:
         pids = v2.read_servers(self._run(v2.list_servers(), gpu))
         server: ServerSeen | None = None
         clients: tuple[ClientSeen, ...] = ()
@@ -174,20 +172,20 @@ class Observer:
             server = replace(server, uid=owners.get(pids[0]))
             listed = v2.read_clients(pids[0], self._run_for_report(v2.list_clients(pids[0]), gpu))
             clients = tuple(ClientSeen(pid) for pid in listed)
-        limits = self._limits_of(gpu, daemon, server)
+        limits = self._limits_of(gpu, server)
         return replace(
             seen, daemon=True, server=server, clients=clients, defaults=limits.defaults, of_server=limits.of_server
         )
 
-    def _limits_of(self, gpu: str, daemon: MpsProcess, server: ServerSeen | None) -> _Limits:
+    def _limits_of(self, gpu: str, server: ServerSeen | None) -> _Limits:
         server_pid = server.pid if server is not None else 0
         known = self._limits.get(gpu)
-        if known is not None and (known.daemon_pid, known.server_pid) == (daemon.pid, server_pid):
+        if known is not None and known.server_pid == server_pid:
             return known
         percentage, memory = v2.ask_defaults(gpu)
         defaults = self._read_limits(gpu, percentage, memory)
         of_server = self._read_limits(gpu, *v2.ask_of_server(server_pid, gpu)) if server_pid else None
-        found = _Limits(daemon.pid, server_pid, defaults, of_server)
+        found = _Limits(server_pid, defaults, of_server)
         self._limits[gpu] = found
         return found
 

@@ -152,9 +152,7 @@ class Supervisor:
         self._known = self._ports.processes.find()
         self._protocol = self._choose_protocol(wanted)
         now_s = self._clock.monotonic()
-        paused = {
-            gpu: tries.trouble for gpu, tries in self._tries.items() if tries.unanswered and tries.not_before_s > now_s
-        }
+        paused = {gpu for gpu, tries in self._tries.items() if tries.unanswered and tries.not_before_s > now_s}
         look = self._observer.look(wanted.gpus, self._known, self._protocol, paused)
         for gpu, seen in look.gpus.items():
             gpu_wanted = wanted.gpus.get(gpu)

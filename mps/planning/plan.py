@@ -78,7 +78,7 @@ def plan_node(wanted: Mapping[str, WantedGpu], seen: Mapping[str, SeenGpu], daem
 
 
 def _prepared(wanted: WantedGpu, seen: SeenGpu) -> bool:
-    return bool(wanted.shares) and seen.journal is not None and seen.mode is EXCLUSIVE
+    return bool(wanted.shares) and seen.mode is EXCLUSIVE
 
 
 def _made(gpu: str, wanted: WantedGpu, seen: SeenGpu, protocol: int) -> Iterator[MpsStep]:

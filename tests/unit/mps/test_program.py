@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import PermanentError, TemporaryError
@@ -168,6 +169,21 @@ def test_a_look_that_fails_is_an_obstacle_until_one_succeeds(root: str, tmp_path
     assert {text for at_s, text in said if at_s < 5} == {"no space left"}
     assert {text for at_s, text in said if 5 < at_s < 10} == {"a step failed: ValueError('a bug'); the log says where"}
     assert {text for at_s, text in said if at_s > 10} == {None}
+
+
+def test_an_error_that_stays_is_logged_once(root: str, tmp_path: Path) -> None:
+    clock = Passing(12.0)
+    made = program(root, tmp_path, clock)
+
+    def look() -> None:
+        raise TemporaryError("no space left")
+
+    scripted = Scripted(clock, look)
+    made._supervisor = scripted  # type: ignore[assignment]
+    with structlog.testing.capture_logs() as lines:
+        made._run()
+    assert len(scripted.looks) == 3
+    assert [line["error"] for line in lines] == ["no space left"]
 
 
 def test_a_step_that_takes_longer_than_a_minute_says_that_the_driver_hangs(root: str, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from dracaena.api import mps
 from dracaena.api.mps import MpsFaultKind, MpsPhase
 from dracaena.host.adapters.files import whole_files
-from dracaena.mps.planning.state import ComputeMode, Role
-from dracaena.mps.protocol.v3 import server_name
+from dracaena.mps.planning.state import ComputeMode, MpsProcess, Role
+from dracaena.mps.protocol.v3 import create_server, server_name
 from support.mps_model import CLIENTS_R590, MAX_CLIENTS_REACHED, NOT_PERMITTED, OK
 from support.mps_node import BOTH, GPUS, MpsNode, join, model_of
 from support.mps_oracle import Asked, differences
@@ -89,10 +89,25 @@ def test_a_server_that_starts_slowly_is_waited_for(tmp_path: Path, protocol: int
     share = node.ask(0, "a")
     node.supervisor.step()
     assert node.phase(share) is MpsPhase.PENDING
-    assert "being made ready" in node.statuses()[share].message
+    status = node.statuses()[share]
+    assert "being made ready" in status.message
+    assert (status.environment, status.mounts) == ({}, ())
     model_of(node).finish_starting()
     node.settle()
     assert node.phase(share) is MpsPhase.READY
+
+
+@BOTH
+def test_a_share_is_ready_once_no_step_is_left_however_few_are_done_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int
+) -> None:
+    monkeypatch.setattr("dracaena.mps.supervisor.MOST_ROUNDS", 1)
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    while node.phase(share) is not MpsPhase.READY:
+        node.supervisor.step()
+        assert node.supervisor.due_s <= node.clock.monotonic() or node.phase(share) is MpsPhase.READY
+    assert differences(node, {share: Asked(GPUS[0])}) == []
 
 
 def test_a_driver_without_mps_is_said_and_nothing_is_done(tmp_path: Path) -> None:
@@ -119,6 +134,19 @@ def test_a_prohibited_gpu_is_left_so(tmp_path: Path) -> None:
     node.settle(rounds=2)
     assert "PROHIBITED" in node.statuses()[share].message
     assert node.world.modes[GPUS[0]] is ComputeMode.PROHIBITED
+
+
+@BOTH
+@pytest.mark.parametrize("mode", [ComputeMode.DEFAULT, ComputeMode.PROHIBITED])
+def test_a_mode_that_somebody_sets_beside_running_shares_is_set_back(
+    tmp_path: Path, protocol: int, mode: ComputeMode
+) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.modes[GPUS[0]] = mode
+    node.settle()
+    assert differences(node, {share: Asked(GPUS[0])}) == []
 
 
 def test_a_mode_that_an_admin_had_set_is_kept(tmp_path: Path) -> None:
@@ -324,6 +352,18 @@ def test_files_of_other_names_are_nobodys_share(tmp_path: Path) -> None:
 
 
 @BOTH
+def test_the_server_of_another_user_makes_room_for_the_one_of_the_next(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol, multi_user=False)
+    first = node.ask(0, "a", uid=1000)
+    node.settle()
+    node.withdraw(first)
+    second = node.ask(0, "b", uid=2000)
+    node.settle()
+    assert [process.uid for process in node.world.find() if process.role is Role.SERVER] == [2000]
+    assert node.phase(second) is MpsPhase.READY
+
+
+@BOTH
 def test_without_multi_user_mode_one_user_has_a_gpu(tmp_path: Path, protocol: int) -> None:
     node = MpsNode(tmp_path, protocol, multi_user=False)
     first = node.ask(0, "a", uid=1000)
@@ -417,6 +457,16 @@ def test_what_is_settled_costs_no_call_of_the_control_program(tmp_path: Path) ->
     assert len(node.world.commands) == calls
 
 
+def test_limits_that_only_we_change_are_read_once(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    node.ask(0, "a")
+    node.settle()
+    node.world.commands.clear()
+    node.supervisor.step()
+    assert node.world.commands
+    assert [command for command in node.world.commands if "percentage" in command or "limit" in command] == []
+
+
 def test_metrics_count_shares_and_faults(tmp_path: Path) -> None:
     node = MpsNode(tmp_path)
     value = node.registry.get_sample_value
@@ -446,6 +496,30 @@ def test_without_shares_the_driver_is_not_asked_for_compute_modes(tmp_path: Path
     node.world.asked.clear()
     node.settle()
     assert node.world.asked == set()
+
+
+@pytest.mark.parametrize("left", ["folder", "tmpfs", "process"])
+def test_whatever_is_left_on_a_gpu_is_removed_without_a_question_to_the_driver(tmp_path: Path, left: str) -> None:
+    node = MpsNode(tmp_path, 2)
+    pipes = node.places.pipes_of(GPUS[1])
+    if left == "folder":
+        Path(pipes).mkdir()
+    elif left == "tmpfs":
+        node.world.tmpfs[pipes] = 1
+    else:
+        node.world.processes[99] = MpsProcess(99, 1, Role.SERVER, 0, server_name(GPUS[1]))
+    assert node.left() != []
+    node.supervisor.step()
+    assert (node.left(), node.world.asked) == ([], set())
+
+
+def test_a_server_of_ours_that_nobody_asked_for_is_stopped(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 3)
+    share = node.ask(0, "a")
+    node.settle()
+    assert model_of(node).command(list(create_server(GPUS[1], 0).arguments), "")[0] == 0
+    node.settle()
+    assert differences(node, {share: Asked(GPUS[0])}) == []
 
 
 RELEASED = "the NVIDIA driver is released, as requested on this node: update"

@@ -15,7 +15,7 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.mps import NODE_STATUS, MpsClient, MpsFault, MpsFaultKind, MpsPhase
 from dracaena.mps import supervisor as module
 from dracaena.mps.planning.state import ComputeMode, Role
-from dracaena.mps.ports import ControlError, ControlSilentError
+from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError
 from dracaena.mps.protocol.seen import ControlCommand
 from dracaena.mps.protocol.v3 import server_name
 from dracaena.process.clock import rfc3339
@@ -209,6 +209,31 @@ def test_a_daemon_that_dies_in_start_is_tried_with_pauses_and_its_log_is_told(tm
     node.withdraw(share)
     node.settle()
     assert node.left() == []
+
+
+@BOTH
+def test_a_daemon_may_take_five_seconds_to_answer(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    run, refused = node.world.run, 0
+
+    def slow(command: ControlCommand, pipes: str) -> str:
+        nonlocal refused
+        if node.world.daemons and node.clock.monotonic() < answers_s:
+            refused += 1
+            raise DaemonGoneError("Cannot find MPS control daemon process")
+        return run(command, pipes)
+
+    node.world.run = slow  # type: ignore[method-assign]
+    share, answers_s = node.ask(0, "a"), 4.9
+    _stepped(node)
+    assert node.phase(share) is MpsPhase.READY
+    assert refused == pytest.approx(98, abs=1), "each 50 ms"
+    answers_s += 10
+    node.world.kill_daemons()
+    began_s = node.clock.monotonic()
+    _stepped(node)
+    assert "ended right after its start" in node.statuses()[share].message
+    assert node.clock.monotonic() - began_s == pytest.approx(5.0, abs=0.06)
 
 
 def _stepped(node: MpsNode) -> None:

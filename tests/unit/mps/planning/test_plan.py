@@ -90,6 +90,8 @@ def test_servers_without_a_daemon_end_before_another_daemon_starts() -> None:
     steps = plan_gpu(GPU, WANTED, seen, V2)
     assert [step.kind for step in steps[:3]] == [StepKind.KILL, StepKind.KILL, StepKind.START_DAEMON]
     assert [step.number for step in steps[:2]] == [7, 5]
+    left = replace(HELD, server=None, processes=(ORPHAN,))
+    assert kinds(WANTED, left, V3) == [StepKind.KILL, StepKind.START_SERVER]
 
 
 def test_a_namespace_gets_its_limits_right_after_it_was_made() -> None:
@@ -100,6 +102,7 @@ def test_a_namespace_gets_its_limits_right_after_it_was_made() -> None:
 def test_no_namespace_is_made_in_a_server_that_is_not_ready() -> None:
     starting = replace(HELD, server=ServerSeen(7, ServerState.STARTING, "Initializing", 0))
     assert kinds(WANTED, starting, V3) == []
+    assert kinds(WANTED, replace(MADE[V2], server=starting.server, of_server=None), V2) == [], "nor are limits set"
 
 
 def test_the_nodes_daemon_comes_with_the_first_prepared_gpu_and_goes_with_the_last_server() -> None:
@@ -110,6 +113,7 @@ def test_the_nodes_daemon_comes_with_the_first_prepared_gpu_and_goes_with_the_la
     assert node(WANTED, BARE, (), answers=False) == []
     assert node(WANTED, prepared, (), answers=False) == [StepKind.START_DAEMON]
     assert node(WANTED, prepared, (ORPHAN,), answers=False) == [StepKind.KILL, StepKind.START_DAEMON]
+    assert node(WANTED, replace(prepared, processes=(ORPHAN,)), (), answers=False)[0] is StepKind.KILL
     assert node(WANTED, HELD, (CONTROL,), answers=True) == []
     assert node(NOTHING, HELD, (CONTROL,), answers=True) == [], "its server goes first"
     assert node(NOTHING, BARE, (CONTROL,), answers=True) == [StepKind.STOP_DAEMON]

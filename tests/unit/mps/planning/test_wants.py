@@ -30,6 +30,7 @@ def test_a_gpu_whose_every_request_is_refused_is_not_wanted() -> None:
     found = wants(requests, boot_id="b", multi_user=True)
     assert found.gpus == {}
     assert sorted(found.refusals) == sorted(requests)
+    assert wants(dict([read("of nobody")]), boot_id="b", multi_user=False).gpus == {}
 
 
 def test_refusals_name_the_setting_that_would_help() -> None:
