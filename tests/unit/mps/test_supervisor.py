@@ -60,6 +60,19 @@ def test_with_protocol_2_limits_are_in_the_environment_below_those_of_the_daemon
 
 
 @BOTH
+def test_limits_follow_the_shares_as_they_come_and_go(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    asked = {node.ask(0, "a", percentage=20): Asked(GPUS[0], 20)}
+    node.settle()
+    wider = node.ask(0, "b", percentage=60)
+    node.settle()
+    assert differences(node, {**asked, wider: Asked(GPUS[0], 60)}) == []
+    node.withdraw(wider)
+    node.settle()
+    assert differences(node, asked) == []
+
+
+@BOTH
 def test_a_namespace_or_environment_is_told_only_when_the_limits_hold(tmp_path: Path, protocol: int) -> None:
     """Whatever is said at whatever moment: a share that is said to be ready has its limits."""
     node = MpsNode(tmp_path, protocol)

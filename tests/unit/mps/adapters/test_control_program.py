@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -17,7 +18,7 @@ from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import Role
 from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError
-from dracaena.mps.protocol import v3
+from dracaena.mps.protocol import v2, v3
 from dracaena.mps.protocol.seen import ControlCommand
 from support.fake_mps import FakeCudaClient, FakeMps
 from support.mps_contract import make_folders, speaks_protocol_2, speaks_protocol_3
@@ -56,6 +57,11 @@ def ground(tmp_path: Path, short: str) -> Iterator[Ground]:
     unmount_all(ground.places)
 
 
+def runs(ground: Ground, script: str) -> None:
+    """Put a program of the test in the place of the driver's."""
+    (ground.fake.root / "usr" / "bin" / "nvidia-cuda-mps-control").write_text(f"#!/bin/bash\n{script}\n")
+
+
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_the_contract_holds_on_the_fake(ground: Ground, protocol: int) -> None:
     clients = []
@@ -80,6 +86,41 @@ def test_a_program_that_hangs_is_ended_and_said(ground: Ground) -> None:
     with pytest.raises(ControlSilentError, match="does not start within"):
         control.start(v3.start_daemon(multi_user=True), ground.places.pipes, ground.places.logs, "")
     assert ground.table.find() == (), "nothing of what hangs is left"
+
+
+def test_a_daemon_that_is_told_to_quit_has_the_time_that_its_servers_need(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.fake.set(mode="hang")
+    monkeypatch.setattr("dracaena.mps.adapters.control_program.QUIT_S", 0.3)
+    control = ControlProgram(str(ground.fake.root), ground.places.root, ground.shm.enter, answer_s=0.1)
+    for command, limit in ((v2.quit_daemon(), "0.3"), (v3.quit_daemon(), "0.3"), (v2.list_servers(), "0.1")):
+        with pytest.raises(ControlSilentError, match=f"within {limit} s"):
+            control.run(command, ground.places.pipes)
+
+
+def test_what_a_silent_program_has_started_ends_with_it(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    runs(ground, f'sleep 1000 &\necho $! > "{started}.half"\nmv "{started}.half" "{started}"\nwait')
+
+    def silent(process: subprocess.Popen[bytes], _given: bytes | None, timeout: float) -> NoReturn:
+        while not started.exists():
+            os.sched_yield()
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", silent)
+    with pytest.raises(ControlSilentError):
+        ground.control.run(v3.list_servers(), ground.places.pipes)
+    while ground.table._start_ticks(int(started.read_text())) is not None:
+        os.sched_yield()
+
+
+def test_an_answer_of_more_than_a_mebibyte_is_none(ground: Ground) -> None:
+    runs(ground, "head -c 1100000 /dev/zero")
+    with pytest.raises(ControlError, match="with 1100000 bytes, expected at most 1048576"):
+        ground.control.run(v3.list_servers(), ground.places.pipes)
 
 
 @pytest.mark.timeout(40)
@@ -146,16 +187,23 @@ def test_a_driver_without_the_program_is_said(tmp_path: Path) -> None:
 
 def test_the_program_gets_nothing_of_our_environment(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "1")
-    program = ground.fake.root / "usr" / "bin" / "nvidia-cuda-mps-control"
-    program.write_text("#!/bin/bash\nexport\n")
+    runs(ground, "export")
     text = ground.control.run(v3.list_servers(), ground.places.pipes)
     assert "CUDA_MPS_PIPE_DIRECTORY" in text
     assert "THREAD_PERCENTAGE" not in text
 
 
+def test_a_daemon_of_one_gpu_sees_no_other(ground: Ground, tmp_path: Path) -> None:
+    seen_by_it = tmp_path / "environment"
+    runs(ground, f'export > "{seen_by_it}"')
+    control = ControlProgram(str(ground.fake.root), ground.places.root, lambda *_: None, answer_s=20.0)
+    for gpu in (GPUS[1], ""):
+        control.start(v2.start_daemon(multi_user=True), ground.places.pipes, ground.places.logs, gpu)
+        assert (f'CUDA_VISIBLE_DEVICES="{gpu}"' in seen_by_it.read_text()) is bool(gpu)
+
+
 def says(ground: Ground, text: str, code: int) -> None:
-    program = ground.fake.root / "usr" / "bin" / "nvidia-cuda-mps-control"
-    program.write_text(f"#!/bin/bash\nprintf {shlex.quote(text)}\nexit {code}\n")
+    runs(ground, f"printf {shlex.quote(text)}\nexit {code}")
 
 
 def seen(ground: Ground, command: ControlCommand) -> type[ControlError] | None:
