@@ -95,8 +95,7 @@ class PluginSettings:
     )
     read_as_node: bool = option(
         False,
-        help="read pods and the Node as the node itself, so that the token needs no right to read those of other nodes "
-        "(Kubernetes' constrained impersonation)",
+        help="read pods and the Node as the node itself (Kubernetes' constrained impersonation)",
         in_sections=False,
     )
     driver_name: str = option(
@@ -137,12 +136,9 @@ class PluginSettings:
     gpus: GpuList = option(  # noqa: RUF009 - a field, as the others
         ALL_WHOLE,
         help="what the GPUs of this node are for: entries with `select` (`all`, or indices, UUIDs, PCI addresses and "
-        "products) and `as`: `whole`, `shared` by several claims, `mig` to be divided as claims need it, `layout` to "
-        "be divided as a file says, `passthrough` to virtual machines (`bind: existing` if an admin has bound the "
-        "GPUs, not claims), `vgpu`. `file` is for layouts of MIG devices or vGPUs, `layout` names that of a Node whose "
-        "label names none, `condition: true` also reports it as a condition of the Node. Entries that name a GPU hold "
-        "in place of those that name its product, and these in place of `all`; several that select it equally closely "
-        "hold together; empty: all whole",
+        "products) and `as`: `whole`, `shared`, `mig`, `layout`, `passthrough` (`bind: existing` if an admin has bound "
+        "the GPUs), `vgpu`. `file` is for layouts of MIG devices or vGPUs, `layout` names that of a Node whose label "
+        "names none, `condition: true` also reports it as a condition of the Node; empty: all whole",
         structure=GPUS,
     )
     guest_runtime_classes: str = option(
@@ -153,14 +149,13 @@ class PluginSettings:
     )
     cc_mode_tool: str = option(
         "",
-        help="path of NVIDIA's nvidia_gpu_tools.py (gpu-admin-tools), which switches GPUs that no claim has to the "
-        "confidential computing mode that the label `<driver>/cc-mode` names; empty: the mode is not switched",
+        help="path of NVIDIA's nvidia_gpu_tools.py (gpu-admin-tools), which switches GPUs to the confidential "
+        "computing mode that the label `<driver>/cc-mode` names; empty: the mode is not switched",
         form=HOST_FOLDER,
     )
     fabric_partitions: bool = option(
         False,
-        help="Fabric Manager runs in shared NVSwitch mode (FABRIC_MODE=1): publish its partitions, ignore NVLinks "
-        "beyond them, and activate the partitions of claims",
+        help="Fabric Manager runs in shared NVSwitch mode (FABRIC_MODE=1): publish and activate its partitions",
     )
     fabric_manager_address: str = option(
         "/run/nvidia-fabricmanager/socket",
@@ -180,8 +175,7 @@ class PluginSettings:
     )
     cgroup_root: str = option(
         "/sys/fs/cgroup",
-        help="where this process sees the host's cgroup v2 tree, in which pods get the memory limits of their shared "
-        "GPUs",
+        help="where this process sees the host's cgroup v2 tree, for memory limits of shared GPUs",
         form=HOST_FOLDER,
     )
     watch_health: bool = option(
@@ -197,9 +191,7 @@ class PluginSettings:
         "unhealthy",
         form=XIDS,
     )
-    fatal_xids: str = option(
-        "", help="XIDs that make a GPU unhealthy even if they are ignored otherwise; all: every XID does", form=XIDS
-    )
+    fatal_xids: str = option("", help="XIDs that make a GPU unhealthy in any case; all: every XID does", form=XIDS)
     evict_from_lost: bool = option(
         False, help="evict the pods on a GPU that is lost or reports XID 79, 95 or 119 (taint effect NoExecute)"
     )

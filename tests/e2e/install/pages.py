@@ -204,7 +204,6 @@ NOT_RUN_HERE = {
     "kubectl apply -f deploy/examples/shared-claim/pods.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/shared-containers/pod.yaml": _EXAMPLE,
     "kubectl cordon NODE": _TAKES_THE_NODE,
-    "kubectl create token": _SPOKEN_OF,
     "kubectl describe": _SPOKEN_OF,
     "kubectl describe pod one-gpu": "test_documents.py types it",
     "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data": _TAKES_THE_NODE,
