@@ -321,7 +321,7 @@ def gpus_that_are_in_the_mode_are_not_reset(patch: pytest.MonkeyPatch) -> None:
         (nobody_uses_what_a_label_is_about, 54),
         (modes_are_not_noted, 22),
         (a_change_that_has_begun_goes_with_its_label, 22),
-        (gpus_that_are_in_the_mode_are_not_reset, 4606),
+        (gpus_that_are_in_the_mode_are_not_reset, 2534),
     ],
 )
 def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, found_by: int) -> None:
