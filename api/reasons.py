@@ -14,6 +14,21 @@ from typing import Final
 from dracaena.api.foreign_names import instead_of_class
 from dracaena.api.names import CONFIG_GROUP
 
+HELP: Final = ". What would help: "
+"""Between why a pod waits and what would help it. Remedies contain no semicolon."""
+
+
+def with_help(why: str, remedies: Sequence[str]) -> str:
+    """Return why a pod waits, and what would help it."""
+    return why + HELP + "; ".join(remedies) if remedies else why
+
+
+def without_help(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the two parts of what with_help() made."""
+    why, _, remedies = text.partition(HELP)
+    return why, tuple(remedies.split("; ")) if remedies else ()
+
+
 NEARNESS: Final = 0.8
 """How much of two names has to be alike, as difflib counts, for one to count as the other misspelt: two swapped letters
 in eight do, another word does not."""

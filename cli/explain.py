@@ -379,7 +379,7 @@ def _pod_reasons(
     if state == "allocated" and not pod.spec.scheduling_gates:
         yield _scheduling(pod)
     if state == "allocated" and event is not None and event.warning:
-        yield _in_words(event)
+        yield from _in_words(event)
     if state != "waiting":
         return
     # Do not repeat what the controller's last Event says.
@@ -390,7 +390,7 @@ def _pod_reasons(
         if claim.state == "deleting":
             yield f"claim {claim.name}: it is being deleted"
     if event is not None and event.warning:
-        yield _in_words(event)
+        yield from _in_words(event)
     elif not may_read_events:
         yield f"why it waits is in its Events, which you may not read: {_describe(pod)} shows them"
     elif not pod.spec.scheduling_gates and not any(claim.reasons for claim in claims):
@@ -416,9 +416,14 @@ def _describe(pod: Pod) -> str:
     return f"kubectl describe pod {pod.metadata.name} --namespace {pod.metadata.namespace}"
 
 
-def _in_words(event: LastEvent) -> str:
+def _in_words(event: LastEvent) -> Iterator[str]:
+    """Yield what the controller says, and each thing that would help by itself."""
+    from dracaena.api.reasons import without_help
+
     times = f", {event.count} times" if event.count > 1 else ""
-    return f"{event.message} ({event.reason}, last sent at {event.last}{times})"
+    why, remedies = without_help(event.message)
+    yield f"{why} ({event.reason}, last sent at {event.last}{times})"
+    yield from (f"would help: {remedy}" for remedy in remedies)
 
 
 def _gate_reasons(pod: Pod, state: str, driver: str, no_leader: str | None) -> Iterator[str]:

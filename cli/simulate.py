@@ -214,6 +214,7 @@ def _document(outcome: Outcome) -> dict[str, Any]:
         "devices": [{key: getattr(result, key) for key in keys} for result in outcome.devices],
         "score": dict(outcome.decision.score) if outcome.decision is not None else {},
         "reason": outcome.reason,
+        "help": list(outcome.remedies),
         "ignored": list(outcome.ignored),
     }
 
@@ -237,6 +238,8 @@ def _table(outcomes: Sequence[Outcome], simulation: Simulation, parts: CutParts)
         parts.take(devices)
         yield from (f"    {drawn}" for drawn in parts.lines(devices))
         yield from wrapped(outcome.reason, first=4, rest=4)
+        for text in outcome.remedies:
+            yield from wrapped(f"would help: {text}", first=4, rest=6)
         for text in outcome.ignored:
             yield from wrapped(f"ignored: {text}", first=4, rest=6)
     served = sum(1 for outcome in outcomes if outcome.node is not None)

@@ -14,7 +14,7 @@ from dracaena.api.gates import gates_of_others
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import is_made_for, made_for_another
-from dracaena.api.reasons import no_claim, no_template
+from dracaena.api.reasons import no_claim, no_template, with_help
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.request import RefusalKind, Refused
@@ -418,8 +418,10 @@ class Reconciler:
                 self._queue.add_after(pod.key, left_s)
 
     def _explain(self, step: Decided) -> str | None:
-        text = self._cluster.explain(step.pod, step.claims, now_s=self._clock.monotonic())
-        return text and text + when_again(self._cluster.first_left_out(step.pod, step.at_s))
+        found = self._cluster.explain(step.pod, step.claims, now_s=self._clock.monotonic())
+        if found is None:
+            return None
+        return with_help(found.text + when_again(self._cluster.first_left_out(step.pod, step.at_s)), found.remedies)
 
     def _is_half_written(self, pod: Pod, claim: ResourceClaim) -> bool:
         users = {consumer.uid for consumer in claim.status.reserved_for}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -26,8 +27,9 @@ from dracaena.api.resource_objects import (
     ResourceSlice,
 )
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.effort import never
-from dracaena.controller.allocation.explanation import Unsatisfied
+from dracaena.controller.allocation.effort import OverdueError, never
+from dracaena.controller.allocation.explanation import Reasons, Unsatisfied
+from dracaena.controller.allocation.remedies import remedies
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -53,6 +55,8 @@ class Outcome:
     """`namespace/name`; None for a claim that no pod names."""
     reason: str
     """Why these devices, or why none, as Events say it."""
+    remedies: tuple[str, ...] = ()
+    """What would help a claim that gets none."""
     devices: tuple[DeviceResult, ...] = ()
     """status.allocation.devices.results; empty when nothing is allocated."""
     decision: Decision | None = None
@@ -168,18 +172,42 @@ class Simulation:
                 said = decision_of(decision, entry)
                 assert claim.status.allocation is not None
                 results = tuple(claim.status.allocation.devices.results)
-                yield Outcome(claim.key, pod_key, describe(said), results, said)
+                yield Outcome(claim.key, pod_key, describe(said), devices=results, decision=said)
             left = [claim.key for claim in claims if claim.key not in served and not claim.status.allocation]
             yield from (Outcome(key, pod_key, self._left_to_others()) for key in left)
             return
-        why = decision.text if isinstance(decision, Refused) else self._why(pod, claims)
-        yield from (Outcome(claim.key, pod_key, why) for claim in claims if not claim.status.allocation)
+        why = Reasons(decision.text) if isinstance(decision, Refused) else self._why(pod, claims)
+        waiting = (claim.key for claim in claims if not claim.status.allocation)
+        yield from (Outcome(key, pod_key, why.text, why.remedies) for key in waiting)
 
-    def _why(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str:
+    def _why(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Reasons:
         why = self._allocator.explain(self.inventory, pod, claims, is_over=self.limit())
         if isinstance(why, Unsatisfied):
-            return str(why)
-        return why.text if isinstance(why, Refused) else self._left_to_others()
+            return Reasons(str(why), self._remedies(pod, claims, why))
+        return Reasons(why.text if isinstance(why, Refused) else self._left_to_others())
+
+    def _remedies(self, pod: Pod, claims: Sequence[ResourceClaim], why: Unsatisfied) -> tuple[str, ...]:
+        namespace = pod.metadata.namespace
+
+        def node_for(asking: Pod, changed: Sequence[ResourceClaim]) -> Node | None:
+            suppose = partial(self._allocator.suppose, self.inventory, asking, changed, is_over=self.limit())
+            found = self._quotas.ask(namespace, lambda barred: suppose(barred=barred))
+            return self.inventory.nodes.get(found.node).node if isinstance(found, Allocation) else None
+
+        turns = remedies(pod, claims, why, node_for, partial(self._node_if_left, pod, claims))
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                named: tuple[str, ...] = end.value
+                return named
+
+    def _node_if_left(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
+        self._allocator.effort.begin(self.limit())
+        with suppress(OverdueError):
+            found = self._quotas.node_to_keep(self._allocator, pod, claims, {}, lambda _holder: ())
+            return found if isinstance(found, str) else None
+        return None
 
     def _left_to_others(self) -> str:
         return f"left to kube-scheduler: asks for no device of {self.inventory.driver}"

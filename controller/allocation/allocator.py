@@ -256,6 +256,23 @@ class Allocator:
             raise OverdueError  # each node was asked, but not all at one moment: start over
         return NoFit(demand.filter.is_short, gpus, amounts) if refused is None else refused
 
+    def suppose(
+        self,
+        inventory: Inventory,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        *,
+        barred: Mapping[str, str] = MappingProxyType({}),
+        is_over: Callable[[int], bool] = never,
+    ) -> Allocation | NoFit | Refused | Settled:
+        """Decide as allocate() would for a pod and claims that nobody has made. No later attempt begins where this one
+        ends, and it fits nowhere if there is not enough time."""
+        self.effort.begin(is_over)
+        try:
+            return self._allocate(inventory, pod, claims, barred, _tried_nothing)
+        except OverdueError:
+            return NoFit()
+
     def explain(
         self,
         inventory: Inventory,

@@ -88,6 +88,15 @@ class Unsatisfied:
         return f"{said}: {every}" if every else said
 
 
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Why a pod fits nowhere, for people."""
+
+    text: str
+    remedies: tuple[str, ...] = ()
+    """What would help (allocation.remedies)."""
+
+
 class ReasonCounts:
     """Counts nodes, which come in the order of their names, by reason."""
 

@@ -158,7 +158,7 @@ def tolerates_anything(claim: ResourceClaim) -> bool:
 def classes_asked_for(claim: ResourceClaim) -> frozenset[str]:
     """Return the classes of which a claim cannot do without a device: those of requests without alternatives. Admin
     access does not count. Reads leniently, never raises."""
-    exact = (inside(request, "exactly") for request in _items(inside(claim.spec, "devices"), "requests"))
+    exact = (inside(request, "exactly") for request in items(inside(claim.spec, "devices"), "requests"))
     return frozenset(str(one.get("deviceClassName")) for one in exact if one and not one.get("adminAccess"))
 
 
@@ -166,18 +166,18 @@ def names_selector(document: Mapping[str, Any], expression: str) -> bool:
     """Return whether the spec of a claim or class has this selector anywhere. Reads leniently, never raises."""
     places = (document, *_request_entries(document))
     return any(
-        inside(entry, "cel").get("expression") == expression for place in places for entry in _items(place, "selectors")
+        inside(entry, "cel").get("expression") == expression for place in places for entry in items(place, "selectors")
     )
 
 
 def config_drivers(document: Mapping[str, Any]) -> set[object]:
     """Return the drivers that the configs of a class, or of a claim's devices, are for. Lenient, never raises."""
-    return {inside(entry, "opaque").get("driver") for entry in _items(document, "config")}
+    return {inside(entry, "opaque").get("driver") for entry in items(document, "config")}
 
 
 def selectors_name(document: Mapping[str, Any], driver: str) -> bool:
     """Return whether a selector of a class contains the driver's name. Reads leniently, never raises."""
-    return any(driver in str(inside(entry, "cel").get("expression", "")) for entry in _items(document, "selectors"))
+    return any(driver in str(inside(entry, "cel").get("expression", "")) for entry in items(document, "selectors"))
 
 
 def class_names(claim: ResourceClaim) -> tuple[str, ...]:
@@ -188,8 +188,8 @@ def class_names(claim: ResourceClaim) -> tuple[str, ...]:
 
 def _request_entries(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield each request of a claim's spec, and each alternative of it."""
-    for request in _items(inside(spec, "devices"), "requests"):
-        yield from (inside(request, "exactly"), *_items(request, "firstAvailable"))
+    for request in items(inside(spec, "devices"), "requests"):
+        yield from (inside(request, "exactly"), *items(request, "firstAvailable"))
 
 
 def _class_configs(chosen: Iterable[RequestDemand]) -> Iterator[Mapping[str, Any]]:
@@ -228,7 +228,8 @@ def inside(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _items(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+def items(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """Return the objects of a list inside a document, packed or not; none if there is no list."""
     value = unpacked(document.get(key))
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
 

@@ -19,7 +19,7 @@ from dracaena.api.podclaims import PodClaim
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark
-from dracaena.controller.allocation.explanation import Pace
+from dracaena.controller.allocation.explanation import Pace, Reasons
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.search import MAX_STEPS
@@ -363,7 +363,7 @@ class Cluster:
 
     def explain(
         self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, pace: Pace | None = None
-    ) -> str | None:
+    ) -> Reasons | None:
         """Return why a pod fits nowhere now (Decisions.explain). The lock is free between its turns.
 
         None if it fits after all, or if one of its claims is no longer as given: the change has the pod decided again,
@@ -378,8 +378,8 @@ class Cluster:
                 try:
                     next(turns)
                 except StopIteration as end:
-                    text: str | None = end.value
-                    return text
+                    reasons: Reasons | None = end.value
+                    return reasons
             pace.rest()
 
     def _is_unchanged(self, claim: ResourceClaim) -> bool:

@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from dracaena.api.objects import Pod
+from dracaena.api.objects import Node, Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.effort import Effort, OverdueError
-from dracaena.controller.allocation.explanation import Pace, Unsatisfied
+from dracaena.controller.allocation.explanation import Pace, Reasons, Unsatisfied
 from dracaena.controller.allocation.nodes.node_resources import may_preempt, pod_name
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change
 from dracaena.controller.allocation.nodes.placement.placement_demand import PlacementDemand
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
 from dracaena.controller.allocation.reach import Prospect, Reach
+from dracaena.controller.allocation.remedies import remedies
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -140,12 +141,12 @@ class Decisions:
 
     def explain(
         self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, pace: Pace
-    ) -> Generator[None, None, str | None]:
-        """Explain why a pod fits nowhere now; None when it seems to fit after all. Yields between turns, so that the
-        caller may release the lock (Allocator.explain_in_turns).
+    ) -> Generator[None, None, Reasons | None]:
+        """Explain why a pod fits nowhere now, and what would help; None when it seems to fit after all. Yields between
+        turns, so that the caller may release the lock (Allocator.explain_in_turns).
 
-        Cost: one step per node, once for all equal pods within EXPLANATION_S. `now_s` is Clock.monotonic(). When it
-        takes too long for the pace, the text says so, and what took so long.
+        Cost: one step per node and some ten decisions, once for all equal pods within EXPLANATION_S. `now_s` is
+        Clock.monotonic(). When it takes too long for the pace, the text says so, and what took so long.
         """
         barred = self._barred(pod, claims, now_s)
         is_apart = bool(barred) or self._records.must_not_preempt(pod, now_s)
@@ -155,23 +156,24 @@ class Decisions:
         names = (*(claim.key for claim in claims), pod.key)  # a name that is both mostly stands for the claim
         known = self._explanations.get(request, names, now_s=now_s)
         if known is not None:
-            text = known.text
+            reasons = known.reasons
         else:
-            text = yield from self._work_out(pod, claims, barred, pace)
-            self._explanations.put(request, names, text, now_s=now_s)
-        if text is None:
+            reasons = yield from self._work_out(pod, claims, barred, pace)
+            self._explanations.put(request, names, reasons, now_s=now_s)
+        if reasons is None:
             return None
+        text = reasons.text
         mark = self._starvation.earmark
         if mark is not None and mark.pod_key == pod.key:
             text = f"{text}; node {mark.node} is being kept free for it"
         kept = next((place for claim in claims if (place := self._records.kept_on(claim.key)) is not None), None)
         if kept is not None:
             text += f"; GPUs on node {kept} are kept for it while kube-scheduler evicts pods of lower priority there"
-        return text
+        return replace(reasons, text=text)
 
     def _work_out(
         self, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], pace: Pace
-    ) -> Generator[None, None, str | None]:
+    ) -> Generator[None, None, Reasons | None]:
         turns = self._allocator.explain_in_turns(self._inventory, pod, claims, barred=barred, pace=pace)
         while True:
             with self._as_free(claims):
@@ -182,8 +184,39 @@ class Decisions:
                     break
             yield
         if isinstance(found, Refused):
-            return found.text if found.kind is RefusalKind.TOO_LONG else None
-        return None if found is None else str(found)
+            return Reasons(found.text) if found.kind is RefusalKind.TOO_LONG else None
+        if found is None:
+            return None
+        return Reasons(str(found), (yield from self._remedies(pod, claims, found, barred, pace)))
+
+    def _remedies(
+        self, pod: Pod, claims: Sequence[ResourceClaim], why: Unsatisfied, barred: Mapping[str, str], pace: Pace
+    ) -> Generator[None, None, tuple[str, ...]]:
+        """Work out what would help, in turns of one question or more."""
+        is_over = pace.begin_turn()
+
+        def node_for(asking: Pod, changed: Sequence[ResourceClaim]) -> Node | None:
+            suppose = partial(self._allocator.suppose, self._inventory, asking, changed, is_over=is_over)
+            found = self._within_quota(pod.metadata.namespace, barred, suppose)
+            return self._inventory.nodes.get(found.node).node if isinstance(found, Allocation) else None
+
+        def node_if_left() -> str | None:
+            self._allocator.effort.begin(is_over)
+            with suppress(OverdueError):
+                return self._node_to_keep(pod, claims, barred, None)
+            return None
+
+        turns = remedies(pod, claims, why, node_for, node_if_left)
+        while True:
+            with self._as_free(claims):
+                try:
+                    next(turns)
+                except StopIteration as end:
+                    named: tuple[str, ...] = end.value
+                    return named
+            if pace.turn_is_up():
+                yield
+                is_over = pace.begin_turn()
 
     def reprice(self, now_s: float) -> None:
         """Take the prices that suit what pods ask for now (Allocator.reprice). Call this about once a second."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from dracaena.controller.allocation.explanation import Reasons
 
 EXPLANATION_S: Final = 1.0
 """How long a reason is reused for pods that ask for the same; each pod gets it at most once in ten seconds."""
@@ -22,7 +24,7 @@ class Explanation:
     """Why a pod fits nowhere."""
 
     at_s: float
-    text: str | None
+    reasons: Reasons | None
     """None: it seems to fit after all."""
 
 
@@ -42,13 +44,14 @@ class ExplanationCache:
         known = self._known.get(request)
         if known is None or now_s - known.at_s >= EXPLANATION_S:
             return None
-        return Explanation(known.at_s, None if known.text is None else _with(known.text, names))
+        reasons = known.reasons and replace(known.reasons, text=_with(known.reasons.text, names))
+        return Explanation(known.at_s, reasons)
 
-    def put(self, request: Request, names: Sequence[str], text: str | None, *, now_s: float) -> None:
+    def put(self, request: Request, names: Sequence[str], reasons: Reasons | None, *, now_s: float) -> None:
         """Remember the answer to a request, which was worked out from `now_s` on."""
         if len(self._known) >= MAX_EXPLANATIONS:
             self._known.clear()
-        self._known[request] = Explanation(now_s, None if text is None else _without(text, names))
+        self._known[request] = Explanation(now_s, reasons and replace(reasons, text=_without(reasons.text, names)))
 
 
 def _without(text: str, names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from dracaena.api.tree import TreeNode, build_tree
 from dracaena.controller.views.names import Sight, shown_text, without_names
 from dracaena.controller.views.node_line import NodeLine
 from dracaena.controller.views.snapshot import ClusterSnapshot, WaitingPod
-from dracaena.controller.views.waiting import waited_s
+from dracaena.controller.views.waiting import waited_s, why_and_help
 from dracaena.controller.views.workloads import workload_of
 
 MOST_TREES: Final = 50
@@ -153,7 +153,7 @@ def pod_view(
 
 
 def _waiting(pod: WaitingPod, now_s: float) -> dict[str, Any]:
-    return {"reason": pod.reason, "why": shown_text(pod.why), "waitedSeconds": waited_s(pod, now_s)}
+    return {"reason": pod.reason, **why_and_help(pod.why), "waitedSeconds": waited_s(pod, now_s)}
 
 
 def _claim(driver: str, alias: str, claim: ResourceClaim | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
+from dracaena.api.reasons import without_help
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.views.names import Sight, shown_text
 from dracaena.controller.views.snapshot import WaitingPod
@@ -67,11 +68,17 @@ def _group(key: _Key, pods: Sequence[WaitingPod], now_s: float, pod_of: PodOf, c
         "pods": len(pods),
         "ask": shown_text(asked_for(pod_of(f"{namespace}/{first.name}"), claim_of)),
         "reason": reason,
-        "why": shown_text(next((pod.why for pod in pods if pod.why), "")),
+        **why_and_help(next((pod.why for pod in pods if pod.why), "")),
         "oldestSeconds": waited_s(first, now_s),
         "newestSeconds": waited_s(pods[-1], now_s),
         "first": [pod.name for pod in pods[:MOST_PODS]],
     }
+
+
+def why_and_help(text: str) -> dict[str, Any]:
+    """Return why a pod waits, in the words of its Event, and what would help."""
+    why, remedies = without_help(text)
+    return {"why": shown_text(why), "help": [*map(shown_text, remedies)]}
 
 
 def asked_for(pod: Pod | None, claim_of: ClaimOf) -> str:

@@ -142,6 +142,10 @@ def _is_list_of_objects(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(entry, Mapping) for entry in value)
 
 
+CORDONED: Final = "cordoned"
+TAINTED: Final = "with taint "
+"""How unfit_for() begins to speak of a taint of a node."""
+
 UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """What `kubectl cordon` adds; a pod that tolerates it may still go there."""
 
@@ -164,9 +168,9 @@ def unfit_for(pod: Pod, required: NodeSelector | None, tolerations: Sequence[Tol
             return f"not matching the pod's node affinity, which cannot be read whole: {required.problems[0]}"
         return "not matching the pod's node affinity"
     if node.spec.unschedulable and not tolerates(tolerations, UNSCHEDULABLE_TAINT):
-        return "cordoned"
+        return CORDONED
     taint = first_untolerated(node.spec.taints, tolerations)
-    return f"with taint {taint.key} that the pod does not tolerate" if taint is not None else None
+    return f"{TAINTED}{taint.key} that the pod does not tolerate" if taint is not None else None
 
 
 def required_affinity(pod: Pod, effort: Effort | None = None) -> NodeSelector | None:

@@ -292,10 +292,10 @@ def test_a_reason_is_worked_out_within_the_same_bound() -> None:
     one, (asked,) = hostile_pod("every device", 1)
     world.add(asked)
     began_s = world.clock.monotonic()
-    text = world.cluster.explain(one, [asked], now_s=0.0, pace=TurnDeadline(world.clock, 0.001))
+    found = world.cluster.explain(one, [asked], now_s=0.0, pace=TurnDeadline(world.clock, 0.001))
     assert world.clock.monotonic() - began_s <= 0.001 + SLACK_S
-    assert text is not None
-    assert "within the time allowed for one pod" in text
+    assert found is not None
+    assert "within the time allowed for one pod" in found.text
 
 
 def test_looking_for_a_node_to_keep_is_bound_too_and_changes_nothing() -> None:

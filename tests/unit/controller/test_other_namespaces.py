@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dracaena.controller.allocation.explanation import Reasons
 from dracaena.controller.state.explanation_cache import EXPLANATION_S, Explanation, ExplanationCache
 from support.allocation import claim, holding, pod, request
 from support.hostile_pods import Hostile, named
@@ -21,13 +22,20 @@ def two_claims(namespace: str, name: str) -> Hostile:
     return named(made, namespace, name, "2026-01-01T00:00:00Z")
 
 
+HELPS = ("ask for 4 in place of 8, which node a can give now",)
+
+
+def words(found: Reasons | None) -> str:
+    return "" if found is None else found.text
+
+
 def test_equal_pods_of_two_namespaces_learn_the_same_reason_about_their_own_claims() -> None:
     bench = Bench()
     told = {}
     for namespace, name in (("red", "first"), ("blue", "second")):
         one = two_claims(namespace, name)
         submit(bench, one)
-        told[namespace] = bench.cluster.explain(one[0], one[1], now_s=EXPLANATION_S / 2) or ""
+        told[namespace] = words(bench.cluster.explain(one[0], one[1], now_s=EXPLANATION_S / 2))
     assert "claim red/first-c, request gpus" in told["red"]
     assert told["blue"] == told["red"].replace("red/first", "blue/second")
     assert "red" not in told["blue"].replace("shared", "")
@@ -37,12 +45,13 @@ def test_it_is_worked_out_once_for_both_and_no_other_word_is_changed() -> None:
     explanations = ExplanationCache()
     text = "1 where claim dev/uuid, request r: 2 are to differ in gpu.dracaena.dev/uuid; pod dev/p; claim dev/uuid-1."
     question = (b"shape", ())
-    explanations.put(question, ("dev/p", "dev/uuid", "dev/uuid-1"), text, now_s=0.0)
+    explanations.put(question, ("dev/p", "dev/uuid", "dev/uuid-1"), Reasons(text, HELPS), now_s=0.0)
     found = explanations.get(question, ("x/q", "x/a", "x/b"), now_s=0.1)
-    assert found == Explanation(
-        0.0, "1 where claim x/a, request r: 2 are to differ in gpu.dracaena.dev/uuid; pod x/q; claim x/b."
+    changed = "1 where claim x/a, request r: 2 are to differ in gpu.dracaena.dev/uuid; pod x/q; claim x/b."
+    assert found == Explanation(0.0, Reasons(changed, HELPS))
+    assert explanations.get(question, ("dev/p", "dev/uuid", "dev/uuid-1"), now_s=0.1) == Explanation(
+        0.0, Reasons(text, HELPS)
     )
-    assert explanations.get(question, ("dev/p", "dev/uuid", "dev/uuid-1"), now_s=0.1) == Explanation(0.0, text)
     assert explanations.get(question, ("x/q", "x/a", "x/b"), now_s=EXPLANATION_S) is None
 
 
@@ -54,7 +63,7 @@ def test_a_claim_that_is_called_as_its_pod_is_not_taken_for_it() -> None:
     told = {}
     for name, (waiting, wanted) in asked.items():
         bench.add(wanted, waiting)
-        told[name] = bench.cluster.explain(waiting, [wanted], now_s=0.0) or ""
+        told[name] = words(bench.cluster.explain(waiting, [wanted], now_s=0.0))
     assert "claim default/y, request gpus" in told["y"]
     assert "claim default/of-z, request gpus" in told["z"]
 
@@ -78,6 +87,5 @@ def test_a_capacity_that_no_device_has_is_not_said_to_be_taken() -> None:
     for version, amounts in ("1", {"memory": "100Ti"}), ("2", {"memroy": "1"}):
         asked = claim("c", request(capacity={"requests": amounts}), resource_version=version)
         bench.cluster.intake.claim_changed(bench.cluster.claim(asked.key), asked)
-        text = bench.cluster.explain(pod("p", "c"), [asked], now_s=0.0)
-        assert text is not None
+        text = words(bench.cluster.explain(pod("p", "c"), [asked], now_s=0.0))
         assert "7 that lack such a capacity, or never have as much as requested" in text

@@ -263,7 +263,8 @@ def test_a_pod_that_fits_nowhere_learns_why_and_gets_what_is_freed() -> None:
     bench.run()
     bench.add(pod("q", "d"), claim("d", request(count=2)))
     bench.run()
-    assert bench.told() == ["0/1 nodes fit: 1 with 2 or more GPUs, fewer than 2 of them free (n)"]
+    why = "0/1 nodes fit: 1 with 2 or more GPUs, fewer than 2 of them free (n)"
+    assert bench.told() == [f"{why}. What would help: wait until pods leave node n, which can serve it then"]
     assert bench.metric("waiting_pods", reason="no-node") == 1
     bench.api.remove("default/c")
     bench.run()

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import ANY
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from dracaena.api.objects import NodeStatus, Pod
 from dracaena.api.resource_objects import DeviceAttribute, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.effort import never
+from dracaena.controller.allocation.explanation import Reasons
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim
@@ -246,7 +248,7 @@ def test_why_a_pod_fits_nowhere_is_reported_until_it_fits() -> None:
     bench.cluster.intake.claim_changed(None, asked)
     assert decide(bench.cluster, pod("p"), asked) == NoFit()
     text = f"0/1 nodes fit: 1 without usable GPUs of {DRIVER} (node-a)"
-    assert bench.cluster.explain(pod("p"), [asked], now_s=0.0) == text
+    assert bench.cluster.explain(pod("p"), [asked], now_s=0.0) == Reasons(text)
     bench.cluster.intake.slice_changed(None, SLICE)
     assert bench.cluster.explain(pod("p"), [asked], now_s=EXPLANATION_S / 2) is not None
     assert bench.cluster.explain(pod("p"), [asked], now_s=EXPLANATION_S) is None
@@ -285,15 +287,16 @@ def test_decisions_are_made_while_it_is_worked_out_why_a_pod_fits_nowhere() -> N
         decided.append(others.submit(decide, cluster, pod("p", "c"), wants).result(timeout=30))
 
     waiting = pod("large", "of-large")
-    text = cluster.explain(waiting, [large], now_s=0.0, pace=OneNodeATurn(decide_for_another))
-    assert [type(one) for one in decided] == [Allocation, InProgress]
-    assert text == (
+    found = cluster.explain(waiting, [large], now_s=0.0, pace=OneNodeATurn(decide_for_another))
+    assert decided[:2] == [ANY, InProgress("default/c")]
+    assert found is not None
+    assert found.text == (
         f"0/3 nodes fit: no node that offers GPUs has 20 GPUs, the largest has 4; "
         f"2 without usable GPUs of {DRIVER} (node-b, node-c); "
         "1 with fewer than 20 GPUs (node-a)"
     )
     no_turns = OneNodeATurn(lambda: pytest.fail("an answer that is known takes no turns"))
-    assert cluster.explain(waiting, [large], now_s=0.1, pace=no_turns) == text
+    assert cluster.explain(waiting, [large], now_s=0.1, pace=no_turns) == found
 
 
 def test_no_reason_is_given_for_claims_that_have_changed_since_the_decision() -> None:
@@ -312,7 +315,9 @@ def test_no_reason_is_given_for_claims_that_have_changed_since_the_decision() ->
     waiting = pod("large", "of-large")
     assert cluster.explain(waiting, [large], now_s=0.0, pace=OneNodeATurn(change)) is None
     assert cluster.explain(waiting, [large], now_s=0.0) is None
-    assert "0/2 nodes fit" in (cluster.explain(waiting, [changed], now_s=0.0) or "")
+    found = cluster.explain(waiting, [changed], now_s=0.0)
+    assert found is not None
+    assert "0/2 nodes fit" in found.text
 
 
 def broken(ordinal: int) -> ResourceSlice:
@@ -467,7 +472,7 @@ def test_a_pod_whose_nodes_are_left_out_is_like_no_other() -> None:
     cluster.intake.claim_changed(of_a, held)
     of_a = show(cluster, of_a)
     assert isinstance(decide(cluster, a, of_a), NoFit)
-    assert cluster.explain(a, [of_a], now_s=0.0) == "0/1 nodes fit: 1 tried before without success (node-a)"
+    assert cluster.explain(a, [of_a], now_s=0.0) == Reasons("0/1 nodes fit: 1 tried before without success (node-a)")
     assert isinstance(decide(cluster, b, of_b), Allocation)
     clock.advance(EXCLUSION_S)
     assert isinstance(decide(cluster, a, of_a, now_s=EXCLUSION_S), Allocation)

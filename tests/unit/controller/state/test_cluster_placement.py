@@ -90,7 +90,8 @@ class Bench:
         waiting, asked = self.cluster.pod(f"default/{name}"), self.cluster.claim(f"default/of-{name}")
         assert waiting is not None
         assert asked is not None
-        return self.cluster.explain(waiting, [asked], now_s=1_000.0)
+        found = self.cluster.explain(waiting, [asked], now_s=1_000.0)
+        return None if found is None else found.text
 
     def take_woken(self) -> list[str]:
         woken, self.woken[:] = list(self.woken), []

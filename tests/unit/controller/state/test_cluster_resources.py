@@ -59,7 +59,8 @@ class Bench:
         waiting, asked = self.cluster.pod(f"default/{name}"), self.cluster.claim(f"default/of-{name}")
         assert waiting is not None
         assert asked is not None
-        return self.cluster.explain(waiting, [asked], now_s=1_000.0)
+        found = self.cluster.explain(waiting, [asked], now_s=1_000.0)
+        return None if found is None else found.text
 
     def write(self, decision: object) -> ResourceClaim:
         """Write what was decided, and let the watch show it."""

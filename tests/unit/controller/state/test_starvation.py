@@ -65,13 +65,15 @@ def test_both_sides_are_reported() -> None:
     wait(world, WAIT_S + 1)
     world.come("late", 1, 100)
     world.work()
-    text = world.cluster.explain(world.pods["default/large"], [world.claims["default/large"]], now_s=99.0)
+    found = world.cluster.explain(world.pods["default/large"], [world.claims["default/large"]], now_s=99.0)
+    assert found is not None
     assert (
-        text
+        found.text
         == "0/2 nodes fit: 2 with 4 or more GPUs, fewer than 4 of them free (n0, n1); node n0 is being kept free for it"
     )
-    text = world.cluster.explain(world.pods["default/late"], [world.claims["default/late"]], now_s=99.0)
-    assert text == (
+    found = world.cluster.explain(world.pods["default/late"], [world.claims["default/late"]], now_s=99.0)
+    assert found is not None
+    assert found.text == (
         "0/2 nodes fit: 1 kept for a pod of priority 0 that comes before this one and has waited long (n0); "
         "1 without a free GPU (n1)"
     )

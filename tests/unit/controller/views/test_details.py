@@ -145,7 +145,7 @@ def test_a_pod_is_followed_from_waiting_to_running() -> None:
     waits = pod("p", "c")
     told = WaitingPod("default", "p", "unsatisfiable", "0/1 nodes fit", 3.0)
     view = pod_view(DRIVER, waits, {"c": claim("c")}, told, 5.0)
-    assert (view["state"], view["waiting"]["why"]) == ("waiting", "0/1 nodes fit")
+    assert (view["state"], view["waiting"]["why"], view["waiting"]["help"]) == ("waiting", "0/1 nodes fit", [])
     has = used("c", device_name(FOUR, 1), waits)
     assert pod_view(DRIVER, waits, {"c": has}, told, 5.0)["state"] == "allocated"
     assert pod_view(DRIVER, waits, {"c": has}, told, 5.0)["waiting"] is None

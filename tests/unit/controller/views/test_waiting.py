@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.objects import ObjectMeta, OwnerReference, Pod
+from dracaena.api.reasons import with_help
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.views.snapshot import WaitingPod
 from dracaena.controller.views.waiting import MOST_GROUPS, MOST_PODS, asked_for, waiting
@@ -58,6 +59,13 @@ def test_the_reason_for_people_is_the_first_that_is_worked_out() -> None:
     known = [owned(name, "Job", "sweep") for name in ("a", "b")]
     (group,) = grouped([waits("a", 1.0, why=""), waits("b", 2.0, why="0/3 nodes fit")], known)["groups"]
     assert (group["why"], group["kind"], group["name"]) == ("0/3 nodes fit", "Job", "sweep")
+
+
+def test_what_would_help_stands_by_itself() -> None:
+    remedies = ["wait until pods leave node a, which can serve it then", "uncordon node b"]
+    text = with_help("0/3 nodes fit: 1 cordoned (b); 2 without a free GPU (a, c)", remedies)
+    (group,) = grouped([waits("a", 1.0, why=text)], [owned("a", "Job", "sweep")])["groups"]
+    assert (group["why"], group["help"]) == ("0/3 nodes fit: 1 cordoned (b); 2 without a free GPU (a, c)", remedies)
 
 
 def test_pods_that_may_not_be_named_are_counted_and_lists_are_cut() -> None:
