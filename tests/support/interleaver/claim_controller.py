@@ -192,11 +192,15 @@ class ClaimController:
         return pod is not None and (pod.metadata.uid != owner.uid or _is_done(pod))
 
     def _unreserved(self, pod: Pod) -> ResourceClaim | None:
+        """Return an allocated claim that is not reserved for its pod. The server takes no new user of a claim that is
+        being deleted: the real one tries that again and again, with growing pauses, and changes nothing by it."""
         for entry in pod_claims(pod):
             claim = self.view.claims.get(entry.key or "")
             if claim is not None and entry.generated and owner_uid(claim) != pod.metadata.uid:
                 return None
-            if claim is not None and claim.status.allocation is not None and not is_reserved_for(claim, pod):
+            if claim is None or claim.metadata.deletion_timestamp is not None:
+                continue
+            if claim.status.allocation is not None and not is_reserved_for(claim, pod):
                 return claim
         return None
 
