@@ -62,9 +62,11 @@ def test_it_is_sized_and_holds_no_programs_and_no_devices(places: MpsPlaces) -> 
     shm = share_memory(places)
     shm.prepare()
     shm.mount(GPUS[0])
-    shm.mount(GPUS[0])
     ((path, options),) = mounts(places).items()
     assert path == places.shm_of(GPUS[0])
+    (Path(path) / "segment").touch()
+    shm.mount(GPUS[0])
+    assert names(path) == ["segment"], "nothing is mounted over what is in use"
     assert {"nosuid", "nodev", "noexec"} <= set(options.split()[0].split(","))
     assert "nr_inodes=262144" in options
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -14,9 +14,10 @@ import pytest
 from dracaena.api import mps
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.mps import MpsNodeStatus, MpsPhase, MpsShareStatus
+from dracaena.host.adapters.files import whole_files
 from dracaena.mps.adapters.shared_folder import SharedFolder
 from dracaena.mps.planning.places import MpsPlaces
-from dracaena.mps.planning.state import ComputeMode, ModeJournal
+from dracaena.mps.planning.state import ComputeMode, ModeJournal, PipesState
 
 GPU = "GPU-11111111-2222-3333-4444-555555555555"
 SHARE = "s_0123456789abcdef"
@@ -111,12 +112,23 @@ def test_changes_of_requests_are_seen(folder: SharedFolder, tmp_path: Path) -> N
     assert first.request is None
     assert str(path) in first.problem
     path.write_bytes(b"{ }")
-    assert folder.requests_changed()
+    assert [folder.requests_changed() for _ in range(2)] == [True, True], "until they are read"
     assert folder.requests()[SHARE].digest != first.digest
     path.unlink()
     assert folder.requests_changed()
     assert folder.requests() == {}
     assert not folder.requests_changed()
+
+
+def test_a_request_that_has_not_changed_is_read_once(
+    folder: SharedFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_files, "TICK_NS", -(10**15))  # nothing counts as written just now
+    (tmp_path / mps.REQUESTS / f"{SHARE}.json").write_bytes(b"{}")
+    first = folder.requests()
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_files.DocumentFolder, "read", lambda *_: pytest.fail("it is read again"))
+        assert folder.requests() == first
 
 
 def test_a_request_that_is_a_link_or_a_folder_hurts_no_other(folder: SharedFolder, tmp_path: Path) -> None:
@@ -137,6 +149,95 @@ def test_a_status_that_cannot_be_read_is_removed(folder: SharedFolder, tmp_path:
     assert [path.name for path in (tmp_path / mps.STATUS).iterdir()] == [f"{SHARE}.json"]
     folder.remove_status(SHARE)
     assert folder.statuses() == {}
+
+
+def test_a_pipe_folder_is_there_once_all_folders_are(folder: SharedFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+    mkdir = Path.mkdir
+
+    def once(path: Path, *rest: Any, **more: Any) -> None:
+        made.append(path)
+        if len(made) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        mkdir(path, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", once)
+        with pytest.raises(PermanentError):
+            folder.make_folders(GPU)
+    assert folder.folders() == ()
+
+
+@pytest.fixture
+def pipes(folder: SharedFolder, tmp_path: Path) -> Path:
+    """The pipe folder of a GPU whose daemon has made two named pipes, and a file that is none."""
+    folder.make_folders(GPU)
+    (made,) = (tmp_path / "pipe").iterdir()
+    for name in ("control", "log"):
+        os.mkfifo(made / name)
+    (made / "pid").touch()
+    return made
+
+
+def names(path: Path) -> list[str]:
+    return sorted(each.name for each in path.iterdir())
+
+
+def test_pipes_are_kept_all_or_none(folder: SharedFolder, pipes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert folder.pipes(GPU) is PipesState.UNKEPT
+    link, linked = os.link, 0
+
+    def once(*paths: Any, **more: Any) -> None:
+        nonlocal linked
+        linked += 1
+        if linked > 1:
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+        link(*paths, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", once)
+        with pytest.raises(TemporaryError):
+            folder.keep_pipes(GPU)
+    assert folder.pipes(GPU) is PipesState.UNKEPT
+    folder.keep_pipes(GPU)
+    assert folder.pipes(GPU) is PipesState.KEPT
+
+
+def test_pipes_of_the_next_daemon_take_the_place_of_those_that_were_kept(folder: SharedFolder, pipes: Path) -> None:
+    folder.keep_pipes(GPU)
+    (pipes / "log").unlink()
+    assert folder.pipes(GPU) is PipesState.CHANGED
+    folder.keep_pipes(GPU)
+    assert folder.pipes(GPU) is PipesState.KEPT
+
+
+@pytest.mark.parametrize("how", ["in place", "removed", "a file", "a folder", "a link to a folder", "half put back"])
+def test_pipes_are_put_back_whatever_took_their_place(
+    folder: SharedFolder, pipes: Path, tmp_path: Path, how: str
+) -> None:
+    folder.keep_pipes(GPU)
+    control, others = pipes / "control", tmp_path / "others"
+    (others / "file").mkdir(parents=True)
+    if how != "in place":
+        control.unlink()
+    if how == "a file":
+        control.touch()
+    elif how == "a folder":
+        (control / "file").mkdir(parents=True)
+    elif how == "a link to a folder":
+        control.symlink_to(others)
+    elif how == "half put back":
+        (pipes / ".control.kept").touch()
+    folder.restore_pipes(GPU)
+    assert folder.pipes(GPU) is PipesState.KEPT
+    assert (names(pipes), names(others)) == (["control", "log", "pid"], ["file"])
+
+
+def test_with_its_folders_nothing_of_a_gpu_is_left(folder: SharedFolder, pipes: Path, tmp_path: Path) -> None:
+    folder.keep_pipes(GPU)
+    (tmp_path / "kept" / f".{pipes.name}").mkdir()
+    folder.remove_folders(GPU)
+    assert [names(tmp_path / each) for each in ("pipe", "log", "kept")] == [[], [], []]
 
 
 def test_a_torn_node_status_is_as_none(folder: SharedFolder, tmp_path: Path) -> None:
