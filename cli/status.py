@@ -39,6 +39,9 @@ examples:
   Who has which GPU of two nodes, and what happened there?
       dracaena status worker-1 worker-2
 
+  Follow a node until Ctrl+C
+      dracaena status --watch worker-1
+
   Nodes with 4 free GPUs or more, for a script
       dracaena status -o json | jq -r '.nodes[] | select(.counts.free >= 4) | .name'
 """
@@ -55,6 +58,8 @@ def register(commands: Commands) -> None:
     parser.add_argument("nodes", metavar="NODE", nargs="*", help="show only these nodes, with their Events")
     form = "output format (default: %(default)s)"
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=form)
+    watch = "show it again after each change: a terminal is redrawn, elsewhere each is a block, or a line of JSON"
+    parser.add_argument("-w", "--watch", action="store_true", help=watch)
     add_connection_options(parser)
     parser.set_defaults(run=_run)
 
@@ -88,6 +93,10 @@ def _run(arguments: argparse.Namespace) -> int:
     client = connect(arguments)
     wanted = Wanted(arguments.driver_name, tuple(dict.fromkeys(arguments.nodes)), arguments.output == "json")
     read = _read(client, wanted)
+    if arguments.watch:
+        from dracaena.cli.status_watch import follow
+
+        return follow(client, wanted, read)
     lines = status_lines(wanted, read, [node_events(client, name) for name in wanted.nodes])
     print("\n".join(lines)) if wanted.as_json else print_lines(lines)
     return 0
