@@ -18,7 +18,7 @@ from dracaena.kubelet_plugin.changes import engine
 from dracaena.kubelet_plugin.changes.change import ForOwner, Thing, ThingPlan, wanted
 from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges
 from dracaena.kubelet_plugin.changes.kinds.memory_limits import MemoryLimits
-from dracaena.kubelet_plugin.changes.kinds.mig_instances import SeenPlace
+from dracaena.kubelet_plugin.changes.kinds.mig_instances import MigInstances, SeenPlace
 from dracaena.kubelet_plugin.changes.kinds.vfio_gpus import NotedVfioGpu, VfioGpus
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.labels.cc_mode_notes import MODES as MODES_OF_GPUS
@@ -266,6 +266,10 @@ def what_a_layout_does_not_name_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MigLayoutChanges, "_settle", begins)
 
 
+def instances_of_layouts_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+    nothing_is_noted_of(patch, MigInstances.name)
+
+
 def modes_are_not_noted(patch: pytest.MonkeyPatch) -> None:
     nothing_is_noted_of(patch, MODES_OF_GPUS.kind)
 
@@ -317,6 +321,7 @@ def gpus_that_are_in_the_mode_are_not_reset(patch: pytest.MonkeyPatch) -> None:
         (a_renewal_counts_although_its_claim_was_set_aside, 1251),
         (layouts_are_not_noted, 65),
         (what_a_layout_does_not_name_stays, 131),
+        (instances_of_layouts_are_not_noted, 65),
         (nobody_uses_what_a_label_is_about, 140),
         (nobody_uses_what_a_label_is_about, 54),
         (modes_are_not_noted, 22),
