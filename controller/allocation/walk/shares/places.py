@@ -165,10 +165,14 @@ class NodeShares(NodePlaces[ShareQuestion]):
 
 
 def most_left(inventory: Inventory, amounts: Sequence[AmountDemand]) -> str:
-    """Say how much memory the GPU with most left has, in words; "" if no amount of memory is asked for.
+    """Say how much memory the GPU with most left has, in words; "" if no amount of memory is asked for, or GPUs are
+    given in shares on a node with more to give than GPUs: only the rules know what is left there.
 
     Cost: O(states of nodes × GPUs)."""
     wanted = [one.capacity[MEMORY_CAPACITY].nano for one in amounts if MEMORY_CAPACITY in one.capacity]
+    mixed = (one for kind in inventory.buckets if kind.is_mixed for one in inventory.devices_of(kind))
+    if wanted and any(one.allow_multiple_allocations for one in mixed):
+        return ""
     lefts = [
         left
         for kind, by_state in inventory.buckets.items()
