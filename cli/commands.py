@@ -5,15 +5,31 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn, TypeAlias
 
+from dracaena.api.errors import BadInputError
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.reasons import nearest
+from dracaena.process.loading import loading
 from dracaena.process.settings import DRIVER_NAME
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no public name
 """What add_subparsers() returns."""
+
+
+@contextmanager
+def loading_extra(extra: str) -> Iterator[None]:
+    """Load modules that need an extra of the package. Raises BadInputError that names it where it is not installed."""
+    try:
+        with loading():
+            yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("dracaena"):
+            raise
+        words = f"{error.name} is not installed: it comes with the extra `{extra}` of this package"
+        raise BadInputError(f"{words} (pip install '.[{extra}]' in a checkout: docs/command.md)") from error
 
 
 class CommandParser(argparse.ArgumentParser):

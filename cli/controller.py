@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from dracaena.cli.commands import Commands
+from dracaena.cli.commands import Commands, loading_extra
 from dracaena.controller.settings import ControllerSettings
-from dracaena.process.loading import loading
 from dracaena.process.settings import add_arguments, load
 
 _EXAMPLES = """\
@@ -36,7 +35,7 @@ def register(commands: Commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = load(ControllerSettings, arguments, os.environ)
-    with loading():
+    with loading_extra("programs"):
         from dracaena.controller.program import run
 
     return run(settings)

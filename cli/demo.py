@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dracaena.api.errors import BadInputError
-from dracaena.cli.commands import Commands
-from dracaena.process.loading import loading
+from dracaena.cli.commands import Commands, loading_extra
 
 
 def register(commands: Commands) -> None:
@@ -29,9 +27,7 @@ def register(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    try:
-        with loading():
-            from dracaena.demo.program import run
-    except ModuleNotFoundError as error:
-        raise BadInputError(f"{error.name} is not installed: pip install 'dracaena[demo]' installs it") from error
+    with loading_extra("demo"):
+        from dracaena.demo.program import run
+
     return run(keep=arguments.keep, plain=arguments.plain, kubernetes=arguments.kubernetes)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from dracaena.cli.commands import Commands
+from dracaena.cli.commands import Commands, loading_extra
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.process.loading import loading
 from dracaena.process.settings import add_arguments, read_layers
 
 _EXAMPLES = """\
@@ -36,7 +35,7 @@ def register(commands: Commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     layers = read_layers(PluginSettings, arguments, os.environ, sectioned=True)
-    with loading():
+    with loading_extra("programs"):
         from dracaena.kubelet_plugin.program import run
 
     return run(layers)
