@@ -194,7 +194,7 @@ class Simulation:
             found = self._quotas.ask(namespace, lambda barred: suppose(barred=barred))
             return self.inventory.nodes.get(found.node).node if isinstance(found, Allocation) else None
 
-        turns = remedies(pod, claims, why, node_for, partial(self._node_if_left, pod, claims))
+        turns = remedies(pod, claims, why, node_for, partial(self._serves_if_left, pod, claims))
         while True:
             try:
                 next(turns)
@@ -202,12 +202,12 @@ class Simulation:
                 named: tuple[str, ...] = end.value
                 return named
 
-    def _node_if_left(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
+    def _serves_if_left(self, pod: Pod, claims: Sequence[ResourceClaim], node: str) -> bool:
         self._allocator.effort.begin(self.limit())
         with suppress(OverdueError):
-            found = self._quotas.node_to_keep(self._allocator, pod, claims, {}, lambda _holder: ())
-            return found if isinstance(found, str) else None
-        return None
+            found = self._quotas.node_to_keep(self._allocator, pod, claims, {}, lambda _holder: (), only=node)
+            return isinstance(found, str)
+        return False
 
     def _left_to_others(self) -> str:
         return f"left to kube-scheduler: asks for no device of {self.inventory.driver}"

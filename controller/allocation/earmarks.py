@@ -81,8 +81,10 @@ def node_to_keep(
         if looked_at == MAX_NODES:
             return None
         looked_at += 1
-        holders = inventory.holdings.by_pool() if holders is None else holders
-        leaving = [holder for holder in holders.get(pool.pool, ()) if holder not in own]
+        if only is None:
+            holders = inventory.holdings.by_pool() if holders is None else holders
+        there = inventory.holdings.of_pool(pool.pool) if holders is None else holders.get(pool.pool, ())
+        leaving = [holder for holder in there if holder not in own]
         pods = {key for holder in leaving for key in pods_of(holder)} - {pod_name(pod)}
         with emptied(inventory, pool.pool, leaving, sorted(pods)):
             if nodes.shortage(inventory.nodes.get(name)) is None and any(one.shortfall(name) is None for one in rules):

@@ -73,6 +73,18 @@ def never(_steps: int) -> bool:
     return False
 
 
+def at_most(steps: int, is_over: Callable[[int], bool]) -> Callable[[int], bool]:
+    """Return a function like `is_over` that also stops after so many steps."""
+    left = steps
+
+    def is_over_or_done(since: int) -> bool:
+        nonlocal left
+        left -= since
+        return left < 0 or is_over(since)
+
+    return is_over_or_done
+
+
 class Effort:
     """Counts the steps of one decision after another. One thread at a time."""
 

@@ -20,10 +20,18 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.nodes.matching import CORDONED, TAINTED, UNSCHEDULABLE_TAINT
 from dracaena.controller.allocation.nodes.node_filter import tolerations_of
+from dracaena.controller.allocation.nodes.node_resources import FULL
 from dracaena.controller.allocation.request import inside, items
 
 MOST_REMEDIES: Final = 3
 """Named for one pod: an Event has room for 1,024 characters, and people read no more."""
+
+MOST_BUSY: Final = 3
+"""Nodes that are asked about as if all had left them: those that the reasons name."""
+
+MOST_STEPS: Final = 4_000
+"""Of one question, some milliseconds, in which no other decision is made. What takes more is not named, and the next
+time the question goes further, as what it worked out is remembered."""
 
 CORDON: Final = Toleration(key=UNSCHEDULABLE_TAINT.key, operator="Exists", effect=UNSCHEDULABLE_TAINT.effect)
 """With it kube-scheduler binds a pod on cordoned nodes."""
@@ -49,19 +57,22 @@ def remedies(
     claims: Sequence[ResourceClaim],
     why: Unsatisfied,
     node_for: NodeFor,
-    node_if_left: Callable[[], str | None],
+    serves_if_left: Callable[[str], bool],
 ) -> Generator[None, None, tuple[str, ...]]:
     """Return what would help, at most MOST_REMEDIES, in words without full stop and semicolon. Yields between
     questions, so that the caller may release its lock; each is answered by one decision.
 
-    `why`: why the pod waits; what has no part in that is not tried. `node_if_left` returns a node that could serve the
-    pod if all others there released their devices. First what nobody has to do anything for, then what the pod's owner
-    can do, then what an admin can do.
+    `why`: why the pod waits; what has no part in that is not tried. `serves_if_left` returns whether a node would serve
+    the pod if all others there released their devices. First what needs only patience, then what the pod's owner can
+    do, then what an admin can do.
     """
     found: list[str] = []
-    if not why.never and (left := node_if_left()) is not None:
-        found.append(f"wait until pods leave node {left}, which can serve it then")
-    yield
+    for name in _busy(why):
+        serves = serves_if_left(name)
+        yield
+        if serves:
+            found.append(f"wait until pods leave node {name}, which can serve it then")
+            break
     for changes in _kinds(pod, claims, why):
         for change in changes:
             node = node_for(change.pod, change.claims)
@@ -72,6 +83,12 @@ def remedies(
         if len(found) == MOST_REMEDIES:
             break
     return tuple(found)
+
+
+def _busy(why: Unsatisfied) -> Sequence[str]:
+    """Return nodes that lack what others have now."""
+    passing = (one for one in why.reasons if not one.lasting and ("free" in one.text or one.text == FULL))
+    return [name for reason in passing for name in reason.nodes][:MOST_BUSY]
 
 
 def _kinds(pod: Pod, claims: Sequence[ResourceClaim], why: Unsatisfied) -> Iterator[Iterator[_Change]]:

@@ -13,14 +13,14 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.earmarks import Earmark
-from dracaena.controller.allocation.effort import Effort, OverdueError
+from dracaena.controller.allocation.effort import Effort, OverdueError, at_most
 from dracaena.controller.allocation.explanation import Pace, Reasons, Unsatisfied
 from dracaena.controller.allocation.nodes.node_resources import may_preempt, pod_name
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change
 from dracaena.controller.allocation.nodes.placement.placement_demand import PlacementDemand
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
 from dracaena.controller.allocation.reach import Prospect, Reach
-from dracaena.controller.allocation.remedies import remedies
+from dracaena.controller.allocation.remedies import MOST_STEPS, remedies
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -196,17 +196,18 @@ class Decisions:
         is_over = pace.begin_turn()
 
         def node_for(asking: Pod, changed: Sequence[ResourceClaim]) -> Node | None:
-            suppose = partial(self._allocator.suppose, self._inventory, asking, changed, is_over=is_over)
+            limit = at_most(MOST_STEPS, is_over)
+            suppose = partial(self._allocator.suppose, self._inventory, asking, changed, is_over=limit)
             found = self._within_quota(pod.metadata.namespace, barred, suppose)
             return self._inventory.nodes.get(found.node).node if isinstance(found, Allocation) else None
 
-        def node_if_left() -> str | None:
-            self._allocator.effort.begin(is_over)
+        def serves_if_left(node: str) -> bool:
+            self._allocator.effort.begin(at_most(MOST_STEPS, is_over))
             with suppress(OverdueError):
-                return self._node_to_keep(pod, claims, barred, None)
-            return None
+                return self._node_to_keep(pod, claims, barred, node) is not None
+            return False
 
-        turns = remedies(pod, claims, why, node_for, node_if_left)
+        turns = remedies(pod, claims, why, node_for, serves_if_left)
         while True:
             with self._as_free(claims):
                 try:

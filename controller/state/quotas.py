@@ -187,7 +187,7 @@ class Quotas:
         if namespace not in self.by_namespace or pool is None:
             return None
         own = {claim_holder(claim) for claim in claims}
-        leaving = [one for one in self._inventory.holdings.by_pool().get(pool.pool, ()) if one not in own]
+        leaving = [one for one in self._inventory.holdings.of_pool(pool.pool) if one not in own]
         pods = sorted({key for holder in leaving for key in pods_of(holder)} - {pod_name(pod)})
         is_over = allocator.effort.is_over
         only = partial(allocator.allocate, self._inventory, pod, claims, within=frozenset((node,)), is_over=is_over)

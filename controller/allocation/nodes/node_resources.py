@@ -25,6 +25,8 @@ from dracaena.controller.allocation.nodes.pod_resources import (
 _Left = tuple[str, int | None]
 """A resource, and the least priority of the pods that count against what is left of it; None: all pods count."""
 
+FULL: Final = "that already run as many pods as they may"
+
 MAX_INDEXED: Final = 12
 """Resources by which nodes are kept sorted: those that pods asked for lately, once more for each priority of pods that
 preempt. Each takes about 0.7 MB at 5,000 nodes."""
@@ -333,7 +335,7 @@ def _lacking(
 
 def _in_words(lacking: list[str], has: Mapping[str, int], wanted: PodResources) -> str:
     if lacking == [PODS]:
-        return "that already run as many pods as they may"
+        return FULL
     amounts = dict(wanted.amounts)
     never = [resource for resource in lacking if resource != PODS and has.get(resource, 0) < amounts[resource]]
     if never:

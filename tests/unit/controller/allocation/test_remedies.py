@@ -262,7 +262,7 @@ def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     elif fault == "all taints":
         monkeypatch.setattr(remedies, "CORDON", Toleration(operator="Exists"))
     elif fault == "never waits":
-        monkeypatch.setattr(Simulation, "_node_if_left", lambda *_args: None)
+        monkeypatch.setattr(Simulation, "_serves_if_left", lambda *_args: False)
     else:
         right = remedies._fewer
         monkeypatch.setattr(remedies, "_fewer", lambda pod, claims: iter(list(right(pod, claims))[:1]))
