@@ -90,7 +90,7 @@ class Desk:
 
 _OPEN = {
     r"\bNODE\b": NODE_NAME,
-    r"--node a$": f"--node {NODE_NAME}",
+    r"\bstatus a$": f"status {NODE_NAME}",
     r"\bpod NAME\b": "pod train",
     r"\bmake ": f"make --directory={REPOSITORY} --dry-run ",  # most targets are the tests themselves
 }
