@@ -112,6 +112,32 @@ def _prose(text: str) -> list[str]:
     return lines
 
 
+def _broken_tables(text: str) -> list[str]:
+    """Return the first lines of tables that readers do not see whole: without a heading and dashes, as what follows an
+    empty line between two rows, or with a row whose cells are more or fewer than the heading's."""
+    blocks = re.findall(r"(?:^ *\|.*$\n?)+", _FENCED.sub("", text), re.MULTILINE)
+    tables = [block.splitlines() for block in blocks]
+    return [
+        table[0]
+        for table in tables
+        if not re.fullmatch(r" *\|( *:?-+:? *\|)+", "".join(table[1:2]))
+        or len({len(re.findall(r"(?<!\\)\|", row)) for row in table}) > 1
+    ]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_are_whole(page: Path) -> None:
+    assert _broken_tables(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_table_that_is_cut_in_two_or_has_a_row_of_another_width_is_found() -> None:
+    head, row = "| a | b |\n|---|:-:|\n", "| 1 | `x\\|y` |\n"
+    assert _broken_tables(f"text\n\n{head}{row}{row}\n```\n| no | table\n```\n") == []
+    assert _broken_tables(f"{head}{row}\n| 2 | 3 |\n") == ["| 2 | 3 |"]
+    assert _broken_tables(f"{row}text") == _broken_tables(row.strip()) == [row.strip()]
+    assert _broken_tables(f"{head}| 1 |\n") == _broken_tables(f"{head}| 1 | `x|y` |") == ["| a | b |"]
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
 def test_prose_fits_in_120_columns(page: Path) -> None:
     assert [line for line in _prose(page.read_text(encoding="utf-8")) if len(line) > 120] == []
