@@ -211,7 +211,7 @@ class WholeNode:
         self.records_damaged = False
         self.containers: list[Container] = []
         self.foreign: dict[tuple[str, int], str] = {}
-        self.uncertain: set[tuple[str, int]] = set()  # of those, what may be gone with the driver
+        self.uncertain: set[tuple[str, int]] = set()  # of those, what may be gone with the driver or a record
         self.cgroups: dict[str, str] = {}
         self.started = self.refused = 0
         self.quiet = False

@@ -17,9 +17,10 @@ from dracaena.api import mps
 from dracaena.api.confidential import CC_MODES, cc_mode_label
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.mps import MpsPhase
-from dracaena.api.names import ClaimUid
+from dracaena.api.names import ClaimUid, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.labels.follower import SETTLE_S
+from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE
 from support import fake_gpu_tools
 from support.mig_node import access_minors
 from support.node_simulator import SWEEP_S
@@ -166,6 +167,10 @@ class WholeNodeSimulator(WholeNode):
         if self.seed % 4 == 0:
             path.unlink() if is_lost else path.write_bytes(path.read_bytes()[:-3])
             self.records_damaged = True
+            # What was set before a share is written there alone, so the driver's default comes back in its place.
+            noted = path.stem.removeprefix(f"{TIME_SLICE}.")
+            named = {("interval", n) for n, gpu in enumerate(self.hardware.gpus) if gpu_device_name(gpu.uuid) == noted}
+            self.uncertain |= named & self.foreign.keys()
 
     def load_gpu_driver(self) -> None:
         """The driver is loaded anew: it has forgotten all, MIG devices too, and may number its GPUs differently."""
