@@ -191,6 +191,11 @@ class ForOwner:
     asks: Mapping[Thing, Parameters] = field(default_factory=dict)
     """What NODE_LABEL wants, if it begins."""
 
+    @property
+    def comes_again(self) -> bool:
+        """Whether a GPU that is away can be waited for: a sweep and the label do, a claim has to end."""
+        return self.ends in ("", NODE_LABEL)
+
 
 SWEEP = ForOwner()
 

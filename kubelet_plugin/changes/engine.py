@@ -203,7 +203,7 @@ class ChangeEngine:
         try:
             return plan(kind.plan(wants, kind.look(thing, wants), _without(note, call.ends)))
         except GpuGoneError as error:
-            if not call.ends:
+            if call.comes_again:
                 raise
             log.info("nothing is left to undo", thing=str(thing), reason=str(error))
             return plan(without_act)
@@ -335,10 +335,7 @@ def _without(note: Note[Any] | Unreadable | None, owner: str) -> Note[Any] | Unr
 
 
 def _is_lost(end: End[Any], call: ForOwner) -> bool:
-    """Whether a thing that was to be undone is gone with its GPU, or with the driver's ability to have it changed.
-
-    A sweep comes again, and waits until a GPU that is away can be asked; a claim has to end.
-    """
+    """Whether a thing that was to be undone is gone with its GPU, or with the driver's ability to have it changed."""
     if end.how is How.REFUSED and (end.problem is None or isinstance(end.problem, NotOfferedError)):
         return True
-    return bool(call.ends) and isinstance(end.problem, GpuGoneError)
+    return not call.comes_again and isinstance(end.problem, GpuGoneError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ import pynvml
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.host.facts.troubles import GpuDriverReleasedError
 from dracaena.host.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
 from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
@@ -317,6 +318,27 @@ def test_a_driver_that_does_not_answer_is_asked_again_for_the_same(node: LayoutN
     node.bring(MIXED)
     assert node.counts() == dict(MIXED.counts)
     assert node.made() == there(node)
+
+
+@pytest.mark.parametrize("step", ["reading the MIG mode", "destroying GPU instance"])
+@pytest.mark.parametrize("target", [layout(g7=1), WHOLE], ids=["divided", "whole"])
+def test_what_a_layout_made_is_known_when_the_driver_was_released_in_the_middle_of_its_change_and_not_unloaded(
+    node: LayoutNode, target: GpuLayout, step: str
+) -> None:
+    def released(what: str, work: Callable[[], object], _deadline_s: float) -> object:
+        if what.startswith(step) and not node.is_at_rest():
+            raise GpuDriverReleasedError(f"{what}: the driver was released")
+        return work()
+
+    node.bring(MIXED)
+    made = there(node)
+    node.ask = released
+    with pytest.raises(TemporaryError, match="the driver was released"):
+        node.bring(target)
+    assert (node.made(), there(node)) == (made, made)
+    node.ask = ask_at_once
+    node.bring(target)
+    assert (node.counts(), node.is_at_rest()) == (dict(target.counts), True)
 
 
 @pytest.mark.parametrize("number", STEPS)
