@@ -362,7 +362,7 @@ class FabricCode(enum.IntEnum):
     RESOURCE_USED_IN_ANOTHER_PARTITION = -24
 
 
-ALREADY_ACTIVE: Final = frozenset(
+NOT_ACTIVATED: Final = frozenset(
     {
         FabricCode.IN_USE,
         FabricCode.RESOURCE_IN_USE,
@@ -371,8 +371,9 @@ ALREADY_ACTIVE: Final = frozenset(
         FabricCode.RESOURCE_USED_IN_ANOTHER_PARTITION,
     }
 )
-"""Answers to an activation that did nothing, since somebody has the partition or one of its GPUs. The last four came
-with the headers of driver 575; it is not known which calls on one host give them."""
+"""Answers to an activation that did nothing, since somebody has the partition or one of its GPUs, or perhaps since
+persistence mode keeps one initialised. The last four came with the headers of driver 575; it is not known which calls
+on one host give them."""
 
 
 class FabricManagerError(TemporaryError):

@@ -21,7 +21,7 @@ from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.changes.change import Act, End, How, Note, Thing, ThingPlan, Unreadable, Wants, one_by_one
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldPartition
-from dracaena.kubelet_plugin.ports import ALREADY_ACTIVE, FabricCode, FabricManager, FabricManagerError, NodeLock
+from dracaena.kubelet_plugin.ports import NOT_ACTIVATED, FabricCode, FabricManager, FabricManagerError, NodeLock
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION
 from dracaena.process.clock import Clock
 
@@ -202,8 +202,8 @@ class FabricPartitions:
                 self._manager.deactivate(number)
         except FabricManagerError as error:
             if act.step is Change.ACTIVATE:
-                # Somebody else was quicker, or an earlier call of ours got no answer in time: that one is noted.
-                return End(How.REFUSED if error.code in ALREADY_ACTIVE else How.UNANSWERED, error)
+                # What an earlier call of ours, without an answer in time, may have activated meanwhile is noted.
+                return End(How.REFUSED, _in_use(error)) if error.code in NOT_ACTIVATED else End(How.UNANSWERED, error)
             # The second one: in its mode for vGPUs, where it did not activate it either.
             if error.code not in (FabricCode.UNINITIALIZED, FabricCode.NOT_SUPPORTED) and self._may_be(number, error):
                 return End(How.UNANSWERED, error)
@@ -244,3 +244,15 @@ class FabricPartitions:
         note = self._ledger.read(Thing(FABRIC_PARTITION, found.name), NotedPartition)
         claims = ", ".join(sorted(note.owners)) if isinstance(note, Note) else ""
         return f"{found} of {f'the claims with UID {claims}' if claims else 'no claim of this node'}"
+
+
+def _in_use(refusal: FabricManagerError) -> FabricManagerError:
+    """Return a refusal with what may be behind it. No partition with these GPUs was active a moment ago, and the same
+    answer may mean that a GPU is initialised.
+    """
+    return FabricManagerError(
+        f"{refusal}: either somebody has just activated this partition or another one with its GPUs (on the node: "
+        "`fmpm -l`), or persistence mode keeps one of these initialised (`nvidia-smi --query-gpu=pci.bus_id,"
+        "persistence_mode --format=csv`; `nvidia-smi -i BUS_ID -pm 0` turns it off)",
+        refusal.code,
+    )

@@ -175,6 +175,24 @@ def test_who_is_quicker_by_a_moment_keeps_the_partition(node: FabricNode, code: 
     assert node.noted_partitions() == []
 
 
+@pytest.mark.parametrize("code", [-7, -12, -17, -23, -24])
+def test_a_refusal_as_in_use_without_another_active_partition_names_persistence_too(
+    node: FabricNode, code: int
+) -> None:
+    """It is not known whether Fabric Manager answers so for a GPU that persistence mode keeps initialised."""
+    node.manager.fails = {"fmActivateFabricPartition": code}
+    claim = node.whole_of("a", 1, 3)
+    both = rf"says {code}: either somebody has just activated .*`fmpm -l`.*, or persistence mode keeps .*`nvidia-smi -i"
+    with pytest.raises(TemporaryError, match=both):
+        prepare(node, claim)
+    assert (active(node), node.noted_partitions()) == ([], [])
+    node.look()
+    assert told(node) == []  # nobody else has it
+    node.manager.fails = {}
+    prepare(node, claim)
+    assert active(node) == [3]
+
+
 CODES = [code for code in range(-29, 0) if code not in {NOT_SUPPORTED, UNINITIALIZED}]
 
 
