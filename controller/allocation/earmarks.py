@@ -6,7 +6,7 @@ docs/design/queue-and-fairness.md states the rule and the bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,7 +63,6 @@ def node_to_keep(
     thousands of nodes some 10 ms.
     """
     own = {claim_holder(claim) for claim in claims}
-    holders: Mapping[str, Sequence[str]] | None = None
     known: dict[tuple[NodeKind, int], bool] = {}
     looked_at = 0
     for name in _emptiest_first(inventory) if only is None else (only,):
@@ -81,10 +80,7 @@ def node_to_keep(
         if looked_at == MAX_NODES:
             return None
         looked_at += 1
-        if only is None:
-            holders = inventory.holdings.by_pool() if holders is None else holders
-        there = inventory.holdings.of_pool(pool.pool) if holders is None else holders.get(pool.pool, ())
-        leaving = [holder for holder in there if holder not in own]
+        leaving = [holder for holder in inventory.holdings.of_pool(pool.pool) if holder not in own]
         pods = {key for holder in leaving for key in pods_of(holder)} - {pod_name(pod)}
         with emptied(inventory, pool.pool, leaving, sorted(pods)):
             if nodes.shortage(inventory.nodes.get(name)) is None and any(one.shortfall(name) is None for one in rules):

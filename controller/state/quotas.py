@@ -181,7 +181,7 @@ class Quotas:
         would be within its quota. `pods_of` returns the pods that go with a holder; with `own_stay`, what its namespace
         holds there still counts as held. The cost is charged to the allocator's effort.
 
-        Cost: nothing for a namespace without a quota, else O(all that is held) and a decision about that node.
+        Cost: nothing for a namespace without a quota, else O(what is held of that node) and a decision about it.
         """
         namespace, pool = pod.metadata.namespace, self._inventory.pool(node)
         if namespace not in self.by_namespace or pool is None:

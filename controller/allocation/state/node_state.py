@@ -344,6 +344,7 @@ class Holdings:
         self._held_by: dict[str, frozenset[DeviceId]] = {}
         # Pool → device → how many devices each of its holders has, ascending, including holders of shares.
         self._holders: dict[str, dict[str, tuple[int, ...]]] = {}
+        self._names_of: dict[str, set[str]] = {}  # pool → holders of its devices and of shares of them
         self._sharers: dict[str, dict[str, int]] = {}  # pool → device → how many of them have shares of it
         self.by_size: Counter[int] = Counter()
         """Our held devices, by how many of them their holder has; a device with several shares counts once, for the
@@ -394,25 +395,9 @@ class Holdings:
         for holder in self._held_by.keys() | self._others_by.keys():
             yield (holder, *self.held_by(holder))
 
-    def by_pool(self) -> Mapping[str, Sequence[str]]:
-        """Return the holders of each of our pools, sorted. Cost: O(all that is held)."""
-        found: dict[str, set[str]] = {}
-        for holder, devices in self._held_by.items():
-            for device in devices:
-                found.setdefault(device.pool, set()).add(holder)
-        for holder, others in self._others_by.items():
-            for holding in others:
-                if holding.device.driver == self._driver:
-                    found.setdefault(holding.device.pool, set()).add(holder)
-        return {pool: sorted(holders) for pool, holders in found.items()}
-
     def of_pool(self, pool: str) -> Sequence[str]:
-        """Return the holders of one of our pools, sorted. Cost: O(all that is held), a tenth of by_pool()'s."""
-        found = {holder for holder, devices in self._held_by.items() for device in devices if device.pool == pool}
-        for holder, others in self._others_by.items():
-            if any((one.device.driver, one.device.pool) == (self._driver, pool) for one in others):
-                found.add(holder)
-        return sorted(found)
+        """Return the holders of one of our pools, sorted. Cost: these holders."""
+        return sorted(self._names_of.get(pool, ()))
 
     def hold(self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding]) -> HoldingChange:
         """Let `holder` hold exactly these devices from now on. Cost: O(devices)."""
@@ -427,6 +412,9 @@ class Holdings:
             self._change_holders(device, len(devices), 1)
         pools = {device.pool for device in before ^ devices}
         pools |= {one.device.pool for one in changed if one.device.driver == self._driver}
+        now = {device.pool for device in (*devices, *self._shared_by(others))}
+        for pool in pools:
+            self._name(holder, pool, holds=pool in now)
         if self.follow is not None:
             self.follow(holder, devices, others)
         return HoldingChange((before - devices) | let_go, sorted(pools))
@@ -438,6 +426,11 @@ class Holdings:
             DeviceId(self._driver, p, d): count for p, devices in self._holders.items() for d, count in devices.items()
         }
         assert {device: len(sizes) for device, sizes in known.items()} == counts, "holders are counted"
+        named: dict[str, set[str]] = {}
+        for holder, devices, others in self.every():
+            for device in (*devices, *self._shared_by(others)):
+                named.setdefault(device.pool, set()).add(holder)
+        assert self._names_of == named, "holders are known by pool"
         sharers: Counter[DeviceId] = Counter(
             device for others in self._others_by.values() for device in self._shared_by(others)
         )
@@ -473,6 +466,12 @@ class Holdings:
             for device in new - old:
                 _count(self._sharers, device, 1)
         return before - others, before ^ others
+
+    def _name(self, holder: str, pool: str, *, holds: bool) -> None:
+        names = self._names_of.setdefault(pool, set())
+        (names.add if holds else names.discard)(holder)
+        if not names:
+            del self._names_of[pool]
 
     def _change_holders(self, device: DeviceId, size: int, change: int) -> None:
         """Count one holder of `size` devices more or less."""

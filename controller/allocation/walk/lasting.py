@@ -44,7 +44,6 @@ class LastingLacks:
         self._answers = answers.to(_tolerating(rules.facts.question))
         self._known: dict[tuple[NodeKind, int], str | None] = {}
         self._lacks: dict[tuple[NodeState, int], Lack | None] = {}
-        self._holders: Mapping[str, Sequence[str]] | None = None
 
     def lack(self, name: str) -> Lack | None:
         """Return why a node that offers devices does not have the requested ones; None when it has them."""
@@ -112,9 +111,7 @@ class LastingLacks:
             return _of_all(lack)
         if self._inventory.allowed_drivers:
             return None  # what others hold of another driver's devices is not released below
-        if self._holders is None:
-            self._holders = self._inventory.holdings.by_pool()
-        with emptied(self._inventory, pool.pool, self._holders.get(pool.pool, ())):
+        with emptied(self._inventory, pool.pool, self._inventory.holdings.of_pool(pool.pool)):
             found = rules.choice(name)
         return f"where {found}" if isinstance(found, DoesNotFit) and _lasts(found) else None
 

@@ -19,7 +19,7 @@ def test_an_inventory_is_as_before_after_a_node_was_emptied_in_thought() -> None
         classes=[device_class()],
     )
     before = {name: free_mask(inventory, name) for name in "ab"}
-    with emptied(inventory, "a", inventory.holdings.by_pool()["a"]):
+    with emptied(inventory, "a", inventory.holdings.of_pool("a")):
         assert free_mask(inventory, "a") == 0b1111
         assert free_mask(inventory, "b") == before["b"]
     assert {name: free_mask(inventory, name) for name in "ab"} == before

@@ -48,6 +48,30 @@ def test_a_device_that_several_share_counts_once_for_the_holder_with_most(
         assert set(holdings.taken("n")) == set(sizes)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("uvw"),
+            st.frozensets(st.sampled_from("mn"), max_size=2),
+            st.frozensets(st.sampled_from("mno"), max_size=2),
+        ),
+        max_size=12,
+    )
+)
+def test_a_pool_knows_who_holds_devices_and_shares_of_it(
+    changes: list[tuple[str, frozenset[str], frozenset[str]]],
+) -> None:
+    holdings, held = Holdings(OURS, ("other.example.com",)), dict[str, frozenset[str]]()
+    for holder, whole, shared in changes:
+        shares = frozenset(Holding(holder, DeviceId(OURS, pool, "b"), holder) for pool in shared)
+        others = frozenset({Holding("", DeviceId("other.example.com", "p", holder))})
+        holdings.hold(holder, frozenset(DeviceId(OURS, pool, "a") for pool in whole), shares | others)
+        held[holder] = whole | shared
+        holdings.check()
+        for pool in "mnop":
+            assert holdings.of_pool(pool) == sorted(name for name, pools in held.items() if pool in pools)
+
+
 def test_many_shares_of_one_gpu_are_one_gpu() -> None:
     holdings, device = Holdings(OURS, ()), DeviceId(OURS, "n", "g")
     for number in range(70):
