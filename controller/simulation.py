@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -27,9 +26,8 @@ from dracaena.api.resource_objects import (
     ResourceSlice,
 )
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.effort import OverdueError, never
-from dracaena.controller.allocation.explanation import Reasons, Unsatisfied
-from dracaena.controller.allocation.remedies import remedies
+from dracaena.controller.allocation.effort import never
+from dracaena.controller.allocation.explanation import Reasons, Unsatisfied, ended
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -37,6 +35,7 @@ from dracaena.controller.allocation.state.node_state import claim_holder, held_d
 from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.controller.state.quotas import Quotas
+from dracaena.controller.state.remedy_trials import RemedyTrials
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
 """Of allocations that are never written."""
@@ -100,6 +99,7 @@ class Simulation:
             taint_rules=taint_rules,
         )
         self._quotas = Quotas(self.inventory)
+        self._trials = RemedyTrials(self._allocator, self.inventory, self._quotas, lambda _holder: ())
         for namespace in namespaces:
             self._quotas.change(namespace.key, namespace.metadata.annotations.get(quota_annotation(driver)))
         self._allocator.reprice(self.inventory, SizeDemand().shares(self.inventory.holdings.by_size, now_s=0.0))
@@ -183,31 +183,8 @@ class Simulation:
     def _why(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Reasons:
         why = self._allocator.explain(self.inventory, pod, claims, is_over=self.limit())
         if isinstance(why, Unsatisfied):
-            return Reasons(str(why), self._remedies(pod, claims, why))
+            return Reasons(str(why), ended(self._trials.remedies(pod, claims, why, {}, self.limit)))
         return Reasons(why.text if isinstance(why, Refused) else self._left_to_others())
-
-    def _remedies(self, pod: Pod, claims: Sequence[ResourceClaim], why: Unsatisfied) -> tuple[str, ...]:
-        namespace = pod.metadata.namespace
-
-        def node_for(asking: Pod, changed: Sequence[ResourceClaim]) -> Node | None:
-            suppose = partial(self._allocator.suppose, self.inventory, asking, changed, is_over=self.limit())
-            found = self._quotas.ask(namespace, lambda barred: suppose(barred=barred))
-            return self.inventory.nodes.get(found.node).node if isinstance(found, Allocation) else None
-
-        turns = remedies(pod, claims, why, node_for, partial(self._serves_if_left, pod, claims))
-        while True:
-            try:
-                next(turns)
-            except StopIteration as end:
-                named: tuple[str, ...] = end.value
-                return named
-
-    def _serves_if_left(self, pod: Pod, claims: Sequence[ResourceClaim], node: str) -> bool:
-        self._allocator.effort.begin(self.limit())
-        with suppress(OverdueError):
-            found = self._quotas.node_to_keep(self._allocator, pod, claims, {}, lambda _holder: (), only=node)
-            return isinstance(found, str)
-        return False
 
     def _left_to_others(self) -> str:
         return f"left to kube-scheduler: asks for no device of {self.inventory.driver}"

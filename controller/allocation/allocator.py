@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.effort import Effort, Memo, OverdueError, Rounds, Work, never
-from dracaena.controller.allocation.explanation import AtOnce, Pace, ReasonCounts, Unsatisfied
+from dracaena.controller.allocation.explanation import AtOnce, Pace, ReasonCounts, Unsatisfied, ended
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import Mistake, NeedsPerson
 from dracaena.controller.allocation.legal.read.features import Features
@@ -285,13 +285,7 @@ class Allocator:
 
         For a pod with alternatives the reasons are those of the most preferred combination. `is_over` as in allocate().
         """
-        turns = self.explain_in_turns(inventory, pod, claims, barred={}, pace=AtOnce(is_over))
-        while True:
-            try:
-                next(turns)
-            except StopIteration as end:
-                found: Unsatisfied | Refused | None = end.value
-                return found
+        return ended(self.explain_in_turns(inventory, pod, claims, barred={}, pace=AtOnce(is_over)))
 
     def explain_in_turns(
         self,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from dracaena.controller.allocation.effort import never
+
+T = TypeVar("T")
 
 NAMES_SHOWN: Final = 3
 """Nodes named for each reason; the others are only counted."""
@@ -45,6 +47,16 @@ class AtOnce:
 
     def rest(self) -> None:
         """See Pace."""
+
+
+def ended(turns: Generator[None, None, T]) -> T:
+    """Do everything that is done in turns, and return what comes out."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from dracaena.api.objects import Node, Pod
+from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
@@ -20,7 +20,7 @@ from dracaena.controller.allocation.nodes.placement.placed_pods import Change
 from dracaena.controller.allocation.nodes.placement.placement_demand import PlacementDemand
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
 from dracaena.controller.allocation.reach import Prospect, Reach
-from dracaena.controller.allocation.remedies import MOST_STEPS, remedies
+from dracaena.controller.allocation.remedies import MOST_STEPS
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -38,6 +38,7 @@ from dracaena.controller.state.group_turns import GroupTurns
 from dracaena.controller.state.quota_forecasts import QuotaForecasts
 from dracaena.controller.state.quotas import LacksRoomToo, Quotas
 from dracaena.controller.state.records import Records
+from dracaena.controller.state.remedy_trials import RemedyTrials
 from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard
 
 ELSEWHERE: Final = "where a pod that shares one of its claims is not"
@@ -76,6 +77,7 @@ class Decisions:
         self._size_demand = SizeDemand()
         self._starvation = StarvationGuard(inventory, self._node_to_keep)
         self._forecasts = QuotaForecasts(allocator, quotas, self._pods_holding)
+        self._trials = RemedyTrials(allocator, inventory, quotas, self._pods_holding)
         self._explanations = ExplanationCache()
 
     def decide(
@@ -194,20 +196,7 @@ class Decisions:
     ) -> Generator[None, None, tuple[str, ...]]:
         """Work out what would help, in turns of one question or more."""
         is_over = pace.begin_turn()
-
-        def node_for(asking: Pod, changed: Sequence[ResourceClaim]) -> Node | None:
-            limit = at_most(MOST_STEPS, is_over)
-            suppose = partial(self._allocator.suppose, self._inventory, asking, changed, is_over=limit)
-            found = self._within_quota(pod.metadata.namespace, barred, suppose)
-            return self._inventory.nodes.get(found.node).node if isinstance(found, Allocation) else None
-
-        def serves_if_left(node: str) -> bool:
-            self._allocator.effort.begin(at_most(MOST_STEPS, is_over))
-            with suppress(OverdueError):
-                return self._node_to_keep(pod, claims, barred, node) is not None
-            return False
-
-        turns = remedies(pod, claims, why, node_for, serves_if_left)
+        turns = self._trials.remedies(pod, claims, why, barred, lambda: at_most(MOST_STEPS, is_over))
         while True:
             with self._as_free(claims):
                 try:

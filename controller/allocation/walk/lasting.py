@@ -5,7 +5,7 @@ what is not possible now. Used only by explanations, never by decisions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dracaena.api import reasons

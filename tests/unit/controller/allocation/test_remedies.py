@@ -16,6 +16,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation import remedies
 from dracaena.controller.allocation.remedies import MOST_REMEDIES
 from dracaena.controller.simulation import Simulation
+from dracaena.controller.state.quotas import Quotas
 from support.allocation import (
     DRIVER,
     blocks,
@@ -262,7 +263,7 @@ def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     elif fault == "all taints":
         monkeypatch.setattr(remedies, "CORDON", Toleration(operator="Exists"))
     elif fault == "never waits":
-        monkeypatch.setattr(Simulation, "_serves_if_left", lambda *_args: False)
+        monkeypatch.setattr(Quotas, "node_to_keep", lambda *_args, **_options: None)
     else:
         right = remedies._fewer
         monkeypatch.setattr(remedies, "_fewer", lambda pod, claims: iter(list(right(pod, claims))[:1]))
