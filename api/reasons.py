@@ -5,12 +5,13 @@ Each says what was seen, and what to do about it if that is not obvious. Other m
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from heapq import nsmallest
 from typing import Final
 
+from dracaena.api import limits
 from dracaena.api.foreign_names import instead_of_class
 from dracaena.api.names import CONFIG_GROUP
 
@@ -18,15 +19,35 @@ HELP: Final = ". What would help: "
 """Between why a pod waits and what would help it. Remedies contain no semicolon."""
 
 
+MOST_HELP_BYTES: Final = limits.EVENT_NOTE_BYTES // 2
+"""Of an Event: three remedies with long names of nodes. The rest says why."""
+
+
 def with_help(why: str, remedies: Sequence[str]) -> str:
-    """Return why a pod waits, and what would help it."""
-    return why + HELP + "; ".join(remedies) if remedies else why
+    """Return why a pod waits, and what would help it, as it fits into an Event. A remedy that is cut would be untrue:
+    why the pod waits is cut first, and remedies beyond MOST_HELP_BYTES are left out."""
+    said = next((said for said in _helps(remedies) if len(said.encode()) <= MOST_HELP_BYTES), "")
+    return cut_bytes(why, limits.EVENT_NOTE_BYTES - len(said.encode())) + said
+
+
+def _helps(remedies: Sequence[str]) -> Iterator[str]:
+    """Yield the remedies in words: all, then fewer and fewer."""
+    return (HELP + "; ".join(remedies[:count]) for count in range(len(remedies), 0, -1))
 
 
 def without_help(text: str) -> tuple[str, tuple[str, ...]]:
     """Return the two parts of what with_help() made."""
     why, _, remedies = text.partition(HELP)
     return why, tuple(remedies.split("; ")) if remedies else ()
+
+
+def cut_bytes(text: str, limit_bytes: int) -> str:
+    """Cut a text to a number of UTF-8 bytes on a character boundary, with three dots where something was cut. What
+    UTF-8 cannot encode, a lone surrogate, becomes a question mark."""
+    raw = text.encode(errors="replace")
+    if len(raw) <= limit_bytes:
+        return raw.decode()
+    return raw[: limit_bytes - 3].decode(errors="ignore") + "..."
 
 
 NEARNESS: Final = 0.8

@@ -15,6 +15,7 @@ import structlog
 
 from dracaena.api import limits
 from dracaena.api.objects import KubeObject, Wire
+from dracaena.api.reasons import cut_bytes
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import AlreadyExistsError, KubeError, NotFoundError
 from dracaena.process.clock import Clock, rfc3339
@@ -274,12 +275,3 @@ class EventRecorder:
             again["count"] = count
         name = entry.document["metadata"]["name"]
         return self._client.merge_patch(Event, name, again, namespace=entry.namespace).count
-
-
-def cut_bytes(text: str, limit_bytes: int) -> str:
-    """Cut a text to a number of UTF-8 bytes on a character boundary, with three dots where something was cut. What
-    UTF-8 cannot encode, a lone surrogate, becomes a question mark."""
-    raw = text.encode(errors="replace")
-    if len(raw) <= limit_bytes:
-        return raw.decode()
-    return raw[: limit_bytes - 3].decode(errors="ignore") + "..."

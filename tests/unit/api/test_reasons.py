@@ -5,15 +5,19 @@ from difflib import get_close_matches
 import pytest
 
 from dracaena.api import reasons
+from dracaena.api.limits import EVENT_NOTE_BYTES
 from dracaena.api.reasons import (
     MOST_COMPARED,
     ReadName,
     class_not_in_input,
+    cut_bytes,
     nearest,
     no_class,
     no_template,
     not_in_input,
     unknown_name,
+    with_help,
+    without_help,
 )
 
 CLASSES = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "mig.nvidia.com")
@@ -108,3 +112,33 @@ def test_too_few_gpus_are_reported_with_whose_they_are() -> None:
     assert reasons.too_few_gpus("no node that offers GPUs", 1, 0, reasons.MATCHING) == (
         "no node that offers GPUs has 1 GPU that its class and selectors match, the largest has 0"
     )
+
+
+def test_long_message_is_cut_on_a_character() -> None:
+    text = cut_bytes("ü" * 600, 1024)
+    assert len(text.encode()) <= 1024
+    assert text.endswith("ü...")
+    assert cut_bytes("ü" * 512, 1024) == "ü" * 512
+
+
+LONG = "node-" + "x" * 248
+
+
+@pytest.mark.parametrize(
+    ("remedies", "kept"),
+    [
+        (["wait until pods leave node a, which can serve it then", "uncordon node b"], 2),
+        ([f"uncordon node {LONG}", "ask for 1 in place of 2, which node a can give now", f"repair node {LONG}"], 2),
+        ([f"tolerate taint {LONG}/{'t' * 63} of node {LONG}"], 0),
+    ],
+)
+@pytest.mark.parametrize("why", ["0/2 nodes fit", "0/9 nodes fit: " + "ü" * 2_000])
+def test_a_reason_that_is_too_long_for_an_event_does_not_cut_what_would_help(
+    why: str, remedies: list[str], kept: int
+) -> None:
+    text = with_help(why, remedies)
+    assert len(text.encode()) <= EVENT_NOTE_BYTES
+    assert cut_bytes(text, EVENT_NOTE_BYTES) == text
+    said, named = without_help(text)
+    assert named == tuple(remedies[:kept])
+    assert said == why or (said.endswith("...") and why.startswith(said.removesuffix("...")))

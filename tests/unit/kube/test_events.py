@@ -14,7 +14,6 @@ from dracaena.kube.events import (
     EventRecorder,
     Fate,
     TokenBucket,
-    cut_bytes,
 )
 from support.clock import FakeClock
 from support.kube import client_for, wait_for
@@ -141,13 +140,6 @@ def test_slow_server_never_blocks_the_caller(tmp_path: Path) -> None:
         release.set()
         events.stop()
     assert 5 <= len(server.requests) <= 7  # the one that hung, and no more than the queue holds
-
-
-def test_long_message_is_cut_on_a_character() -> None:
-    text = cut_bytes("ü" * 600, 1024)
-    assert len(text.encode()) <= 1024
-    assert text.endswith("ü...")
-    assert cut_bytes("ü" * 512, 1024) == "ü" * 512
 
 
 def test_what_cannot_be_encoded_is_told_with_a_question_mark(tmp_path: Path) -> None:
