@@ -14,6 +14,8 @@ import pytest
 from dracaena.api.objects import Pod, Taint, Toleration
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation import remedies
+from dracaena.controller.allocation.explanation import Reason, Unsatisfied, ended
+from dracaena.controller.allocation.nodes.node_resources import FULL
 from dracaena.controller.allocation.remedies import MOST_REMEDIES
 from dracaena.controller.simulation import Simulation
 from dracaena.controller.state.quotas import Quotas
@@ -128,6 +130,11 @@ ALL = frozenset(range(8))
             ["ask for 2 in place of 4", "leave out the TopologyPolicy of its claims, which node a can give now"],
         ),
         ([Host("a", cordoned=True, taken=ALL)], asking(2), []),
+        (
+            [Host("a", taken=frozenset({0}))],
+            claim("c", {"name": "all", "exactly": {"deviceClassName": DRIVER, "allocationMode": "All"}}),
+            ["wait until pods leave node a, which can serve it then"],
+        ),
         ([], asking(2), []),
     ],
 )
@@ -154,6 +161,36 @@ def test_what_its_pod_has_already_is_not_changed() -> None:
     world = simulation([Host("a", taken=frozenset({4, 5}))], has, claim("c", request(count=4)))
     (outcome,) = world.decide(pod("p", "has", "c"))
     assert "ask for 2 in place of 4, which node a can give now" in outcome.remedies
+
+
+def reason(text: str, *nodes: str) -> Reason:
+    return Reason(text, len(nodes), nodes)
+
+
+def test_nodes_of_each_reason_are_asked_whether_waiting_helps() -> None:
+    why = Unsatisfied(6, (reason("cordoned", "a", "b", "c"), reason("1 in use", "d", "e"), reason(f"with {FULL}", "f")))
+    asked: list[str] = []
+
+    def serves_if_left(name: str) -> bool:
+        asked.append(name)
+        return name == "e"
+
+    found = ended(remedies.remedies(pod("p", "c"), [asking(1)], why, lambda *_args: None, serves_if_left))
+    assert found == ("wait until pods leave node e, which can serve it then",)
+    assert asked == ["a", "d", "f", "b", "e"]
+
+
+def test_a_hundred_taints_are_not_tried_one_by_one() -> None:
+    why = Unsatisfied(
+        100, tuple(reason(f"with taint team-{n} that the pod does not tolerate", "a") for n in range(100))
+    )
+    asked: list[Pod] = []
+
+    def node_for(asking: Pod, _claims: Sequence[ResourceClaim]) -> None:
+        asked.append(asking)
+
+    assert ended(remedies.remedies(pod("p", "c"), [asking(1)], why, node_for, lambda _node: False)) == ()
+    assert [one.spec.tolerations[-1].key for one in asked] == ["team-0", "team-1", "team-2"]
 
 
 # Random clusters
