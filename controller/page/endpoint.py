@@ -79,10 +79,6 @@ and a flood of such requests must cost no more than a fifth of a core."""
 MOST_DIGITS: Final = 12
 """Of the number of a snapshot in a request."""
 
-MOST_NAMESPACES: Final = 240
-"""Namespaces of waiting pods, the longest wait first, that are asked about for the summary: ten answers' worth, so that
-the page, which asks again every second, knows them all after ten seconds."""
-
 JSON: Final = "application/json"
 
 LOOPBACK_NAMES: Final = frozenset(("localhost", "ip6-localhost"))
@@ -287,7 +283,7 @@ class PageEndpoint:
         pods = newest.snapshot.waiting
         if pods is None:
             return _json({"waiting": None, "unasked": 0})
-        seen = self._seen(key, [*dict.fromkeys(pod.namespace for pod in pods)][:MOST_NAMESPACES])
+        seen = self._seen(key, (pod.namespace for pod in pods))
         now_s = self._clock.monotonic()
         found = waiting(pods, seen.sight, now_s, self._source.pod, self._source.claim)
         return _json({"waiting": found, "unasked": seen.unasked})

@@ -21,7 +21,7 @@ from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.api.objects import Namespace, ObjectMeta, Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.adapters.reviews import Identity
-from dracaena.controller.page.access import NO_ANSWER
+from dracaena.controller.page.access import NO_ANSWER, REVIEWS_AN_ANSWER
 from dracaena.controller.page.endpoint import CONTENT_POLICY, FILES, PageEndpoint
 from dracaena.controller.page.followers import MOST_FOLLOWERS
 from dracaena.controller.page.node_use import NodeUse
@@ -174,11 +174,14 @@ def test_a_reader_finds_their_team_that_only_has_a_quota(endpoint: PageEndpoint,
     assert [hit["open"] for hit in hits] == ["team/team"]
 
 
-def test_whose_pod_waits_behind_many_of_others_sees_it(endpoint: PageEndpoint, cluster: PageCluster) -> None:
-    others = [WaitingPod(f"n{number % 90}", f"p{number}", "unsatisfiable", "", 1.0) for number in range(400)]
+@pytest.mark.parametrize("namespaces", [90, 400])
+def test_whose_pod_waits_behind_many_of_others_sees_it(
+    endpoint: PageEndpoint, cluster: PageCluster, namespaces: int
+) -> None:
+    others = [WaitingPod(f"n{number % namespaces}", f"p{number}", "unsatisfiable", "", 1.0) for number in range(400)]
     cluster.watched = Watched((), (), (), (*others, WaitingPod("team", "mine", "unsatisfiable", "", 2.0)))
     looks = []
-    for _ in range(5):
+    for _ in range(2 + namespaces // REVIEWS_AN_ANSWER):
         waiting = json.loads(ask(endpoint, "/api/waiting", "of-dev")[1])
         looks.append((waiting["unasked"] == 0, [group["name"] for group in waiting["waiting"]["groups"]]))
     assert looks[0] == (False, [])
