@@ -348,8 +348,8 @@ def _shared(gpu: PublishedGpu, holders: Sequence[Holder]) -> Parts | None:
     shares = shares_of(holders, gpu.capacity)
     if not shares:
         return None
-    total = memory_bytes(gpu.capacity)
-    left = 0 if gpu.why else max(total - sum(memory_bytes(one.consumed or {}) for one in shares), 0)
+    total = whole_amount(gpu.capacity, MEMORY_CAPACITY)
+    left = 0 if gpu.why else max(total - sum(whole_amount(one.consumed or {}, MEMORY_CAPACITY) for one in shares), 0)
     return Parts("shares", len(shares), left // _MIB, total // _MIB, "MiB")
 
 
@@ -437,10 +437,10 @@ def _own(driver: str, taints: Iterable[Taint]) -> Iterator[str]:
             yield f"{name}={taint.value}" if taint.value and taint.value != "true" else name
 
 
-def memory_bytes(amounts: Mapping[str, str]) -> int:
-    """Return the memory among amounts of capacities, in bytes; 0 if it cannot be read."""
+def whole_amount(amounts: Mapping[str, str], name: str) -> int:
+    """Return one of several amounts of capacities, memory in bytes; 0 if it is not there or cannot be read."""
     try:
-        return parse_quantity(amounts.get(MEMORY_CAPACITY, "0")).nano // NANO
+        return parse_quantity(amounts.get(name, "0")).nano // NANO
     except ValueError:
         return 0
 

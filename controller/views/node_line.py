@@ -11,9 +11,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY
 from dracaena.api.availability import why_nothing_given
-from dracaena.api.gpu_states import FREE, GpuState, PoolGpus, gpu_states, memory_bytes, pool_gpus
+from dracaena.api.gpu_quota import (
+    GPUS,
+    GPUS_BY_PRODUCT,
+    MIG_DEVICES,
+    MIG_SLICES,
+    SHARE_CORES,
+    SHARE_MEMORY,
+    Amounts,
+    QuotaItem,
+)
+from dracaena.api.gpu_states import FREE, GpuState, PoolGpus, gpu_states, pool_gpus, whole_amount
 from dracaena.api.holders import Held, Holder, shares_of
+from dracaena.api.mig import profile_in
 from dracaena.api.node_status import few, remarks_of
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
@@ -34,14 +46,6 @@ class PoolLine:
     rack: str = ""
     closed: bool = False
     """Whether the node itself, not a GPU, keeps pods off (why_nothing_given)."""
-
-
-class Amounts(NamedTuple):
-    """How much of a node's GPUs a namespace has, counted as quotas count it."""
-
-    gpus: int = 0
-    mig_slices: int = 0
-    share_bytes: int = 0
 
 
 class Room(NamedTuple):
@@ -74,7 +78,7 @@ class NodeLine:
     told: Mapping[int, str] = field(default_factory=dict)
     """Cell → what is reported of a GPU that pods still get."""
     holds: Mapping[str, Amounts] = field(default_factory=dict)
-    """By namespace."""
+    """Namespace → how much of the node's GPUs it has, counted as quotas count it."""
     mig_slices: Room = NO_ROOM
     """Of GPUs that are divided now."""
     share_gib: Room = NO_ROOM
@@ -124,22 +128,27 @@ def _room(states: Iterable[GpuState], unit: str, per: int) -> Room:
 
 
 def _holds(pool: PoolGpus, held: Held) -> Mapping[str, Amounts]:
-    found: dict[str, list[int]] = {}
-    capacities = {gpu.name: gpu.capacity for gpu in pool.gpus if gpu.capacity}
+    found: dict[str, Counter[QuotaItem]] = {}
+    whole = {gpu.name: gpu for gpu in pool.gpus}
     divided = (device for gpu in pool.divided for device in gpu.devices)
     parts = (part.name for some in pool.parts.values() for part in some)
-    for device in (*(gpu.name for gpu in pool.gpus), *pool.handed, *divided, *parts):
+    for device in (*whole, *pool.handed, *divided, *parts):
         holders = held.get((pool.pool, device), ())
-        shares = shares_of(holders, capacities[device]) if device in capacities else ()
+        gpu = whole.get(pool.handed.get(device, device))
+        shares = shares_of(holders, gpu.capacity) if gpu and gpu.name == device and gpu.capacity else ()
         for holder in holders:
-            sums = found.setdefault(holder.claim.partition("/")[0], [0, 0, 0])
+            sums = found.setdefault(holder.claim.partition("/")[0], Counter())
             if device in pool.slices:
-                sums[1] += pool.slices[device]
+                sums[QuotaItem(MIG_SLICES)] += pool.slices[device]
+                sums[QuotaItem(MIG_DEVICES, profile_in(device) or "")] += 1
             elif holder in shares:
-                sums[2] += memory_bytes(holder.consumed or {})
+                sums[QuotaItem(SHARE_MEMORY)] += whole_amount(holder.consumed or {}, MEMORY_CAPACITY)
+                sums[QuotaItem(SHARE_CORES)] += whole_amount(holder.consumed or {}, CORES_CAPACITY)
             else:
-                sums[0] += 1
-    return {namespace: Amounts(*sums) for namespace, sums in sorted(found.items())}
+                sums[QuotaItem(GPUS)] += 1
+                if gpu is not None:
+                    sums[QuotaItem(GPUS_BY_PRODUCT, gpu.product)] += 1
+    return dict(sorted(found.items()))
 
 
 def _open_gpus(pool: PoolGpus, states: Sequence[GpuState]) -> tuple[int, ...]:

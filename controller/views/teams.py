@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from dracaena.api.gpu_quota import GPUS, MIG_SLICES, SHARE_MEMORY, Amounts, QuotaItem, read_leniently
+from dracaena.api.gpu_quota import (
+    GPUS,
+    GPUS_BY_PRODUCT,
+    MIG_SLICES,
+    SHARE_MEMORY,
+    Amounts,
+    QuotaItem,
+    QuotaProblem,
+    read_leniently,
+)
 from dracaena.api.names import quota_annotation
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.views.names import Sight, shown_text
-from dracaena.controller.views.node_line import GIB, NodeLine
+from dracaena.controller.views.node_line import GIB
 from dracaena.controller.views.snapshot import ClusterSnapshot
 from dracaena.controller.views.workloads import Workload, workload_of
 
 MOST_TEAMS: Final = 1_000
 """Of one answer, those that hold the most GPUs: 200 KB."""
+
+MOST_LIMITS: Final = 20
+"""Of one team: those on everything, then the ones of a product or profile that are most used up."""
 
 MOST_WORKLOADS: Final = 30
 """Of one team."""
@@ -27,9 +40,10 @@ PodOf = Callable[[str], Pod | None]
 
 
 def teams(snapshot: ClusterSnapshot, sight: Sight) -> dict[str, Any]:
-    """Return the JSON form; docs/page.md promises it. Cost: O(nodes), and a step for each namespace of each."""
-    found = {name: _team(name, snapshot) for name in team_names(snapshot)}
-    _count_nodes(snapshot.lines, found)
+    """Return the JSON form; docs/page.md promises it. Cost: O(nodes + namespaces), and a
+    step for each namespace of each node."""
+    found = {name: _team(name) for name in team_names(snapshot)}
+    _count_nodes(snapshot, found)
     for pod in snapshot.waiting or ():
         if pod.namespace in found:
             found[pod.namespace]["waiting"] += 1
@@ -56,57 +70,67 @@ def team(snapshot: ClusterSnapshot, namespace: str, pod_of: PodOf) -> dict[str, 
     team. Cost: O(nodes + claims)."""
     if namespace not in team_names(snapshot):
         return None
-    found = _team(namespace, snapshot)
-    _count_nodes(snapshot.lines, {namespace: found})
+    found = _team(namespace)
+    _count_nodes(snapshot, {namespace: found})
     found["waiting"] = sum(pod.namespace == namespace for pod in snapshot.waiting or ())
     claims = (claim for claim in snapshot.claims if claim.metadata.namespace == namespace)
     return {**found, "workloads": _workloads(snapshot.driver, claims, pod_of)}
 
 
-def _team(name: str, snapshot: ClusterSnapshot) -> dict[str, Any]:
-    holds = {"gpus": 0, "migSlices": 0, "shareMemoryGiB": 0}
-    limits = _shown_limits(_limits(snapshot, name))
-    return {"namespace": name, "holds": holds, "limits": limits, "nodes": 0, "waiting": 0, "products": []}
+def _team(name: str) -> dict[str, Any]:
+    return {"namespace": name, "nodes": 0, "waiting": 0}
 
 
-def _count_nodes(lines: Iterable[NodeLine], found: Mapping[str, dict[str, Any]]) -> None:
-    products: dict[str, Counter[str]] = {name: Counter() for name in found}
-    share_bytes: Counter[str] = Counter()
-    for line in lines:
+def _count_nodes(snapshot: ClusterSnapshot, found: Mapping[str, dict[str, Any]]) -> None:
+    held: dict[str, Counter[QuotaItem]] = {name: Counter() for name in found}
+    for line in snapshot.lines:
         for name, amounts in line.holds.items():
-            if name not in found:
-                continue
-            found[name]["nodes"] += 1
-            found[name]["holds"]["gpus"] += amounts.gpus
-            found[name]["holds"]["migSlices"] += amounts.mig_slices
-            share_bytes[name] += amounts.share_bytes
-            if amounts.gpus:
-                products[name][line.product] += amounts.gpus
+            if name in found:
+                found[name]["nodes"] += 1
+                held[name].update(amounts)
+    quotas = _quotas(snapshot)
     for name, entry in found.items():
-        entry["holds"]["shareMemoryGiB"] = share_bytes[name] // GIB
-        entry["products"] = [[shown_text(product), gpus] for product, gpus in products[name].most_common()]
+        amounts = held[name]
+        entry["holds"] = {
+            "gpus": amounts[QuotaItem(GPUS)],
+            "migSlices": amounts[QuotaItem(MIG_SLICES)],
+            "shareMemoryGiB": amounts[QuotaItem(SHARE_MEMORY)] // GIB,
+        }
+        entry["products"] = [
+            [shown_text(one.name), count] for one, count in amounts.most_common() if one.key == GPUS_BY_PRODUCT
+        ]
+        entry.update(_quota(quotas.get(name, "{}"), amounts))
 
 
-def _limits(snapshot: ClusterSnapshot, name: str) -> Amounts:
+def _quotas(snapshot: ClusterSnapshot) -> Mapping[str, str]:
     annotation = quota_annotation(snapshot.driver)
-    namespace = next((one for one in snapshot.namespaces if one.metadata.name == name), None)
-    text = None if namespace is None else namespace.metadata.annotations.get(annotation)
-    return {} if text is None else _read(text)
+    texts = ((one.metadata.name, one.metadata.annotations.get(annotation)) for one in snapshot.namespaces)
+    return {name: text for name, text in texts if text is not None}
+
+
+def _quota(text: str, held: Amounts) -> Mapping[str, Any]:
+    """Return the limits of a quota as `dracaena status -o json` has them, the fullest first. Limits on everything, four
+    at most, come before those on one product or profile."""
+    limits, problems = _read(text)
+    shown = sorted(limits.items(), key=lambda item: _fullest_first(item, held))
+    return {
+        "limits": [
+            {"counted": one.key, "name": shown_text(one.name), "limit": limit, "held": held.get(one, 0)}
+            for one, limit in shown[:MOST_LIMITS]
+        ],
+        "moreLimits": max(len(shown) - MOST_LIMITS, 0),
+        "problem": shown_text("; ".join(map(str, problems))),
+    }
+
+
+def _fullest_first(item: tuple[QuotaItem, int], held: Amounts) -> tuple[bool, float, QuotaItem]:
+    one, limit = item
+    return bool(one.name), -(held.get(one, 0) / limit if limit else math.inf), one
 
 
 @lru_cache(1_024)
-def _read(text: str) -> Amounts:
-    return read_leniently(text)[0]
-
-
-def _shown_limits(limits: Amounts) -> dict[str, int]:
-    names = {GPUS: "gpus", MIG_SLICES: "migSlices", SHARE_MEMORY: "shareMemoryGiB"}
-    found = {}
-    for key, name in names.items():
-        limit = limits.get(QuotaItem(key))
-        if limit is not None:
-            found[name] = limit // GIB if key == SHARE_MEMORY else limit
-    return found
+def _read(text: str) -> tuple[Amounts, tuple[QuotaProblem, ...]]:
+    return read_leniently(text)
 
 
 def _workloads(driver: str, claims: Iterable[ResourceClaim], pod_of: PodOf) -> list[dict[str, Any]]:

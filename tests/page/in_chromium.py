@@ -19,6 +19,7 @@ import pytest
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.objects import Namespace, ObjectMeta, OwnerReference, Pod, Taint
+from dracaena.api.reasons import with_help
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.adapters.reviews import Identity
 from dracaena.controller.page.node_use import NodeUse
@@ -176,19 +177,40 @@ def test_names_made_of_markup_are_shown_as_they_are_in_every_view(tab: Browser, 
         check_is_well_behaved(tab, url)
 
 
-def test_a_quota_of_nothing_is_shown_as_a_limit(tab: Browser) -> None:
+def test_each_limit_of_a_quota_is_shown_even_one_of_nothing_and_what_cannot_be_read(tab: Browser) -> None:
     four = machine("four", blocks(4, inside="NV12", outside="SYS"))
-    limits = {"idle": '{"gpus": 0}', "unlimited": '{"migSlices": 7}'}
+    limits = {
+        "a-idle": '{"gpus": 0}',
+        "b-unlimited": "{}",
+        "c-product": json.dumps({"gpusByProduct": {"<img src=x onerror=alert(1)>": 4}}),
+        "d-cores": '{"shareCores": 400}',
+        "e-profile": '{"migDevicesByProfile": {"1g.10gb": 2}}',
+        "f-misspelt": '{"gpu": 1}',
+    }
     teams = [Namespace(ObjectMeta(name, annotations={f"{DRIVER}/quota": text})) for name, text in limits.items()]
     cluster = PageCluster()
     cluster.watched = Watched((node("n"),), (pool_slice("n", four),), (), (), namespaces=tuple(teams))
     with serving_page(cluster, ScriptedReviews(), is_open=True) as endpoint:
-        open_live(tab, f"http://127.0.0.1:{endpoint.port}/")
+        url = f"http://127.0.0.1:{endpoint.port}/"
+        open_live(tab, url)
         go(tab, "#/teams")
-        tab.wait_for("document.querySelectorAll('.teams tbody tr').length === 2")
-        rows = "[...document.querySelectorAll('.teams tbody tr')].map((row) => row.textContent)"
-        assert ["no limit" in row for row in tab.value(rows)] == [False, True]
+        tab.wait_for(f"document.querySelectorAll('.teams tbody tr').length === {len(limits)}")
+        assert tab.value("[...document.querySelectorAll('.teams td.bar')].map((cell) => cell.textContent)") == [
+            "",
+            "no limit",
+            "0 of 4 GPUs, <img src=x onerror=alert(1)>",
+            "0 % of 400 % cores in shares of GPUs",
+            "0 of 2 MIG devices, 1g.10gb",
+            "cannot be read",
+        ]
         assert tab.value("document.querySelector('.teams .meter').ariaLabel") == "0 of the quota of 0"
+        go(tab, "#/teams?open=team%2Fd-cores")
+        drawn(tab, "Team d-cores")
+        assert text_of(tab, "#drawer .box tr") == "cores in shares of GPUs0 % of 400 %"
+        go(tab, "#/teams?open=team%2Ff-misspelt")
+        drawn(tab, "Team f-misspelt")
+        assert text_of(tab, "#drawer .remark").startswith("The quota cannot be read: gpu: unknown, expected")
+        check_is_well_behaved(tab, url)
 
 
 def test_the_keyboard_alone_finds_a_node_opens_it_and_returns(tab: Browser) -> None:
@@ -279,6 +301,68 @@ def test_the_pods_of_one_deployment_are_one_row_in_sight(tab: Browser) -> None:
         go(tab, "#/fleet")
         tab.wait_for("!document.querySelector('.grid').hidden")
         assert tab.value("document.querySelector('.grid').getBoundingClientRect().top") < 450
+
+
+HELPS = (
+    "Wait until 4 GPUs of one node are free: 171 nodes have 4 or more",
+    f"Repair {MARKUP}",
+    f"Allow {'a' * 240} too: 3 pods fit now",
+)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_would_help_is_a_list_of_text_that_can_be_read_on_a_phone(
+    tab: Browser, pictures: Path, scheme: str
+) -> None:
+    cluster = PageCluster()
+    whole = many_nodes(3, 8)
+    why = with_help("0/3 nodes fit: 3 with 4 or more GPUs, fewer than 4 of them free (a, b, c)", HELPS)
+    cluster.watched = Watched(whole.nodes, whole.slices, (), (WaitingPod("default", "p", "no-node", why, 5.0),))
+    cluster.pods = {"default/p": pod("p", "not-there")}
+    with serving_page(cluster, ScriptedReviews(), is_open=True) as endpoint:
+        url = f"http://127.0.0.1:{endpoint.port}/"
+        for fragment, place in (("#/waiting", ".card"), ("#/waiting?open=pod%2Fdefault%2Fp", "#drawer")):
+            open_live(tab, url + fragment, width=390, height=900)
+            tab.prefer(scheme)
+            tab.wait_for(f"document.querySelectorAll('{place} .helps li').length === {len(HELPS)}")
+            items = f"[...document.querySelectorAll('{place} .helps li')]"
+            shown = [text.replace("\n", "\N{REPLACEMENT CHARACTER}") for text in HELPS]
+            assert tab.value(f"{items}.map((each) => each.textContent)") == shown
+            heads = tab.value(f"[...document.querySelectorAll('{place} h4')].map((each) => each.textContent)")
+            assert heads[0] == "What would help", "before the reasons"
+            assert tab.value(f"{items}.every((each) => each.scrollWidth <= each.clientWidth)"), "words are wrapped"
+            assert tab.value(f"{items}.every((each) => each.getBoundingClientRect().right <= 390)")
+            assert tab.value("document.documentElement.scrollWidth") <= 390
+            for part in (f"{place} .helps li", f"{place} h4"):
+                paper = colour_behind(tab, part)
+                assert contrast(colour_of(tab, part), paper) >= 4.5, part
+            arrow = f"getComputedStyle(document.querySelector('{place} .helps li'), '::before').color"
+            assert contrast(hexadecimal(tab.value(arrow)), colour_behind(tab, f"{place} .helps li")) >= 3
+            tab.screenshot(pictures / f"help-{place.strip('.#')}-{scheme}.png")
+        assert tab.value("document.querySelectorAll('img, script:not([src])').length") == 0
+        check_is_well_behaved(tab, url)
+
+
+def hexadecimal(colour: str) -> str:
+    """Return a computed colour without transparency, `rgb(1, 2, 3)`, as a style sheet writes it."""
+    red, green, blue = re.fullmatch(r"rgb\((\d+), (\d+), (\d+)\)", colour).groups()  # type: ignore[union-attr]
+    return f"#{int(red):02x}{int(green):02x}{int(blue):02x}"
+
+
+def colour_of(tab: Browser, place: str) -> str:
+    return hexadecimal(tab.value(f"getComputedStyle(document.querySelector({json.dumps(place)})).color"))
+
+
+def colour_behind(tab: Browser, place: str) -> str:
+    """Return the background that is seen behind an element: the nearest one that is not transparent."""
+    return hexadecimal(
+        tab.value(
+            f"(() => {{ let each = document.querySelector({json.dumps(place)}); let found = 'rgba(0, 0, 0, 0)';"
+            " for (; each && found === 'rgba(0, 0, 0, 0)'; each = each.parentElement)"
+            " found = getComputedStyle(each).backgroundColor;"
+            " return found; })()"
+        )
+    )
 
 
 def test_what_containers_use_is_shown_in_the_drawer_and_a_missing_exporter_is_named(

@@ -1,7 +1,7 @@
 // Beside the fleet: one node as tree, ring and matrix; one pod with its decision; one team with its quota.
 import { fresh, link } from "./address.js";
 import { count, fault, gibibytes, h, number, refill, SIGNS } from "./elements.js";
-import { helpList, meter, REASONS } from "./views.js";
+import { helpList, limitedWords, meter, ofLimit, REASONS } from "./views.js";
 
 const LEVELS = { PSB: "one board", PIX: "one PCIe switch", PXB: "several PCIe switches", PHB: "one host bridge", NODE: "one NUMA node", SYS: "across NUMA nodes" };
 const SVG = "http://www.w3.org/2000/svg";
@@ -116,12 +116,16 @@ function decision(made) {
     same.length ? h("details", { "data-key": "score" }, h("summary", {}, `${count(same.length, "part")} of the score ${same.length === 1 ? "is" : "are"} equal`), table(same)) : null];
 }
 
-const LIMITS = { gpus: "GPUs", migSlices: "MIG slices", shareMemoryGiB: "GiB of shared memory" };
+// What a team holds → what limits it, and its words.
+const HELD = { gpus: ["gpus", "GPUs"], migSlices: ["migSlices", "MIG slices"], shareMemoryGiB: ["shareMemory", "GiB of memory in shares of GPUs"] };
 
 export function teamBody(team, state) {
-  const keys = Object.keys(LIMITS).filter((key) => team.limits[key] !== undefined || team.holds[key]);
+  const row = (words, amount, bar) => h("tr", {}, h("th", { scope: "row" }, words), h("td", { class: "n" }, amount), h("td", { css: { width: "40%" } }, bar));
+  const free = Object.entries(HELD).filter(([key, [counted]]) => team.holds[key] && !team.limits.some((limit) => limit.counted === counted));
   return [h("p", {}, h("a", { href: fresh({ team: [team.namespace] }) }, `Its ${count(team.nodes, "node")} in the fleet`), " · ", h("a", { href: fresh({ view: "waiting", by: "team" }) }, `${count(team.waiting, "pod")} ${team.waiting === 1 ? "waits" : "wait"}`)),
-    titled("Quota and use", h("table", {}, h("tbody", {}, keys.map((key) => h("tr", {}, h("th", { scope: "row" }, LIMITS[key]), h("td", { class: "n" }, team.limits[key] === undefined ? number(team.holds[key]) : `${number(team.holds[key])} of ${number(team.limits[key])}`), h("td", { css: { width: "40%" } }, meter(team.holds[key], team.limits[key]))))))),
+    team.problem ? h("p", { class: "remark" }, h("b", {}, "The quota cannot be read: "), team.problem) : null,
+    titled("Quota and use", h("table", {}, h("tbody", {}, team.limits.map((one) => row(limitedWords(one), ofLimit(one), meter(one))), free.map(([key, [, words]]) => row(words, number(team.holds[key]), meter())))),
+      team.moreLimits ? h("p", { class: "quiet" }, `${count(team.moreLimits, "more limit")} on products and MIG profiles, less used up: dracaena status shows all.`) : null),
     titled("By product", h("table", {}, h("tbody", {}, team.products.map(([name, gpus]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "n" }, count(gpus, "GPU"))))))),
     titled("Workloads", h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Workload", "Pods", "Devices"].map((head, nth) => h("th", { scope: "col", class: nth ? "n" : "" }, head)))),
       h("tbody", {}, team.workloads.map((one) => h("tr", {}, h("th", { scope: "row" }, one.kind === "Pod" ? pod(state, team.namespace, one.name) : one.name, h("span", { class: "quiet" }, ` ${one.kind}`)), h("td", { class: "n" }, number(one.pods)), h("td", { class: "n" }, number(one.devices))))))))];

@@ -1,6 +1,6 @@
 // Who waits and why; who holds what; and both in short beside the fleet on wide screens.
 import { fresh, link } from "./address.js";
-import { age, count, h, number } from "./elements.js";
+import { age, count, gibibytes, h, number } from "./elements.js";
 
 // The reasons of the metrics (api: dracaena_controller_waiting_pods), for people; a test knows of one that is missing.
 export const REASONS = {
@@ -51,28 +51,46 @@ function card(group, state) {
 // How much of a limit is held; undefined: there is none. All of a limit of 0 is held from the start.
 const shareOf = (held, limit) => (limit === undefined ? undefined : limit ? held / limit : held ? Infinity : 1);
 
-export function meter(held, limit) {
-  const share = shareOf(held, limit);
+const limitOf = (team, counted) => team.limits.find((limit) => limit.counted === counted);
+const tightest = (team) => team.limits.reduce((most, limit) => (most && shareOf(most.held, most.limit) >= shareOf(limit.held, limit.limit) ? most : limit), undefined);
+
+// What quotas limit (api: gpu_quota.KEYS): its name in words, and an amount of it.
+const LIMITED = {
+  gpus: [() => "GPUs", number], gpusByProduct: [(name) => `GPUs, ${name}`, number], shareMemory: [() => "memory in shares of GPUs", gibibytes],
+  shareCores: [() => "cores in shares of GPUs", (percent) => `${number(percent)} %`], migSlices: [() => "MIG slices", number], migDevicesByProfile: [(name) => `MIG devices, ${name}`, number],
+};
+export const ofLimit = ({ counted, held, limit }) => `${LIMITED[counted][1](held)} of ${LIMITED[counted][1](limit)}`;
+export const limitedWords = ({ counted, name }) => LIMITED[counted][0](name);
+
+export function meter(one) {
+  const share = one ? shareOf(one.held, one.limit) : undefined;
   if (share === undefined) return h("span", { class: "quiet" }, "no limit");
-  return h("span", { class: `meter${share > 1 ? " over" : share >= .9 ? " tight" : ""}`, role: "img", "aria-label": `${number(held)} of the quota of ${number(limit)}` }, h("i", { css: { width: `${Math.min(100, 100 * share)}%` } }));
+  return h("span", { class: `meter${share > 1 ? " over" : share >= .9 ? " tight" : ""}`, role: "img", "aria-label": ofLimit(one).replace(" of ", " of the quota of ") }, h("i", { css: { width: `${Math.min(100, 100 * share)}%` } }));
+}
+
+// The limit that is most used up; what it counts is said unless it is all GPUs.
+function quota(team) {
+  const most = tightest(team);
+  if (team.problem) return [most ? meter(most) : null, h("small", {}, "cannot be read")];
+  return [meter(most), most && most.counted !== "gpus" ? h("small", { class: "quiet" }, ofLimit(most), " ", limitedWords(most)) : null];
 }
 
 const COLUMNS = [["Team", "name"], ["GPUs", "gpus"], ["Quota", "share"], ["MIG slices", "mig"], ["Shared memory", "memory"], ["Nodes", "nodes"], ["Waiting", "waiting"]];
-const VALUES = { name: (team) => team.namespace, gpus: (team) => team.holds.gpus, share: (team) => shareOf(team.holds.gpus, team.limits.gpus) ?? -1, mig: (team) => team.holds.migSlices, memory: (team) => team.holds.shareMemoryGiB, nodes: (team) => team.nodes, waiting: (team) => team.waiting };
+const VALUES = { name: (team) => team.namespace, gpus: (team) => team.holds.gpus, share: (team) => shareOf(tightest(team)?.held, tightest(team)?.limit) ?? -1, mig: (team) => team.holds.migSlices, memory: (team) => team.holds.shareMemoryGiB, nodes: (team) => team.nodes, waiting: (team) => team.waiting };
 
 export function teamsView(answer, state) {
   const sort = VALUES[state.sort] && state.sort !== "name" ? state.sort : state.sort === "free" || state.sort === "trouble" ? "gpus" : state.sort;
   const value = VALUES[sort];
   const teams = [...answer.teams].sort((a, b) => (sort === "name" ? a.namespace.localeCompare(b.namespace) : (value(a) === value(b) ? 0 : value(b) - value(a)) || a.namespace.localeCompare(b.namespace)));
-  const of = (held, limit, unit = "") => (limit === undefined ? `${number(held)}${unit}` : `${number(held)} of ${number(limit)}${unit}`);
+  const of = (team, counted, held) => (limitOf(team, counted) ? ofLimit(limitOf(team, counted)) : held);
   const hidden = answer.hidden.namespaces ? `${count(answer.hidden.namespaces, "more namespace")} that you may not see ${answer.hidden.namespaces === 1 ? "holds" : "hold"} ${count(answer.hidden.gpus, "GPU")}.` : "";
   if (!teams.length) return [h("h2", {}, "Teams"), empty("No team holds GPUs", "A team is a namespace. It appears here once it holds GPUs or has a quota.")];
   return [h("div", { class: "head" }, h("h2", {}, count(teams.length, "team")), h("p", { class: "quiet" }, "A team is a namespace that holds GPUs or has a quota. ", hidden)),
     h("div", { class: "scroll" }, h("table", { class: "teams" },
       h("thead", {}, h("tr", {}, COLUMNS.map(([title, name]) => h("th", { scope: "col", "aria-sort": sort === name ? (name === "name" ? "ascending" : "descending") : null, class: ["name", "share"].includes(name) ? "" : "n" }, h("a", { href: link(state, { sort: name }), "data-key": `sort-${name}` }, title))))),
-      h("tbody", {}, teams.map((team) => h("tr", {}, h("th", { scope: "row" }, teamLink(state, team.namespace)), h("td", { class: "n" }, of(team.holds.gpus, team.limits.gpus)),
-        h("td", { class: "bar" }, meter(team.holds.gpus, team.limits.gpus)), h("td", { class: "n" }, of(team.holds.migSlices, team.limits.migSlices)),
-        h("td", { class: "n" }, of(team.holds.shareMemoryGiB, team.limits.shareMemoryGiB, " GiB")), h("td", { class: "n" }, h("a", { href: fresh({ team: [team.namespace] }) }, number(team.nodes))),
+      h("tbody", {}, teams.map((team) => h("tr", {}, h("th", { scope: "row" }, teamLink(state, team.namespace)), h("td", { class: "n" }, of(team, "gpus", number(team.holds.gpus))),
+        h("td", { class: "bar" }, quota(team)), h("td", { class: "n" }, of(team, "migSlices", number(team.holds.migSlices))),
+        h("td", { class: "n" }, of(team, "shareMemory", `${number(team.holds.shareMemoryGiB)} GiB`)), h("td", { class: "n" }, h("a", { href: fresh({ team: [team.namespace] }) }, number(team.nodes))),
         h("td", { class: "n" }, team.waiting ? h("a", { href: fresh({ view: "waiting", by: "team" }) }, number(team.waiting)) : "0"))))))];
 }
 
@@ -82,7 +100,7 @@ export function sideView(waiting, teams, state) {
     h("ul", {}, groups.slice(0, 12).map((group) => h("li", {}, h("b", {}, `${number(group.pods)} × ${group.name}`), h("span", { class: "quiet" }, ` ${group.namespace}, ${age(group.oldestSeconds)}`), h("br"), group.why)))),
   h("section", {}, h("h2", {}, h("a", { href: fresh({ view: "teams" }) }, "Teams")),
     h("table", {}, h("tbody", {}, [...teams.teams].sort((a, b) => b.holds.gpus - a.holds.gpus).slice(0, 14).map((team) => h("tr", {}, h("th", { scope: "row" }, teamLink(state, team.namespace)),
-      h("td", { class: "n" }, team.limits.gpus === undefined ? number(team.holds.gpus) : `${number(team.holds.gpus)} of ${number(team.limits.gpus)}`), h("td", { css: { width: "150px" } }, meter(team.holds.gpus, team.limits.gpus)))))))];
+      h("td", { class: "n" }, limitOf(team, "gpus") ? ofLimit(limitOf(team, "gpus")) : number(team.holds.gpus)), h("td", { css: { width: "150px" } }, quota(team)))))))];
 }
 
 export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h3", {}, title), h("p", {}, text), more);

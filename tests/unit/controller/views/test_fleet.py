@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dracaena.api.gpu_quota import QuotaItem
 from dracaena.controller.views.fleet import HIDDEN, NOBODY, Changes, changes, fleet
-from dracaena.controller.views.node_line import Amounts, NodeLine, Room
+from dracaena.controller.views.node_line import NodeLine, Room
 from dracaena.controller.views.snapshot import ClusterSnapshot
 
 NAMESPACES = ("a", "b", "secret")
@@ -25,7 +26,7 @@ def some(namespace: str) -> bool:
 
 
 def line(name: str, cells: str = "..", *, held: tuple[tuple[str, ...], ...] = ((), ()), **more: Any) -> NodeLine:
-    holds = {namespace: Amounts(gpus=1) for namespaces in held for namespace in namespaces}
+    holds = {namespace: {QuotaItem("gpus"): 1} for namespaces in held for namespace in namespaces}
     return NodeLine(name, more.pop("product", "H100"), cells, (), (), held=held, holds=holds, **more)
 
 

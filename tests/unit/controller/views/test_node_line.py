@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dracaena.api.gpu_quota import QuotaItem
 from dracaena.api.gpu_states import (
     CLOSED,
     FAILED,
@@ -23,7 +24,7 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.node_status import node_statuses
 from dracaena.api.objects import Node, Taint
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
-from dracaena.controller.views.node_line import Amounts, NodeLine, Room, node_line, pool_line
+from dracaena.controller.views.node_line import NodeLine, Room, node_line, pool_line
 from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pool_slice
 from support.mig_nodes import mig_slices
 from support.mig_tables import A100
@@ -56,7 +57,14 @@ def test_each_gpu_has_a_sign_by_its_ordinal() -> None:
     assert found.cells == FREE + TAKEN + TAKEN + PARTS
     assert found.product == "NVIDIA T4"
     assert found.held == ((), ("default",), ("default",), ("default",))
-    assert found.holds == {"default": Amounts(gpus=2, share_bytes=20 << 30)}
+    assert found.holds == {
+        "default": {
+            QuotaItem("gpus"): 2,
+            QuotaItem("gpusByProduct", "NVIDIA T4"): 2,
+            QuotaItem("shareMemory"): 20 << 30,
+            QuotaItem("shareCores"): 30,
+        }
+    }
     assert found.share_gib == Room(60, 80)
 
 
@@ -102,7 +110,7 @@ def test_a_gpu_that_an_admin_divided_is_one_gpu_in_a_place_that_no_other_has() -
     assert (both.cells, both.mig_slices, both.holds) == (
         FULL + FREE * 3,
         Room(0, 2),
-        {"default": Amounts(mig_slices=2)},
+        {"default": {QuotaItem("migSlices"): 2, QuotaItem("migDevicesByProfile", "1g.10gb"): 2}},
     )
 
 
@@ -122,7 +130,7 @@ def test_a_gpu_that_is_cut_counts_by_its_parts() -> None:
     found = line(slices, claims)
     assert sorted(found.cells) == sorted(FREE + PARTS)
     assert found.mig_slices == Room(5, 7)
-    assert found.holds == {"default": Amounts(mig_slices=2)}
+    assert found.holds == {"default": {QuotaItem("migSlices"): 2, QuotaItem("migDevicesByProfile", "1g.10gb"): 2}}
 
 
 def test_a_gpu_that_is_not_published_keeps_its_place() -> None:
