@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from dracaena.cli.installation.snapshot import Finding
 
 EXIT_FINDINGS = 1
-"""Something is to be mended, or could not be checked."""
+"""Something has to be fixed, or could not be checked."""
 
 _DESCRIPTION: Final = """\
 Check an installation through the API server: versions and APIs, the chart's classes, policies and rights, the
 controller and its leader, plugins and what they publish and report, namespaces, and your own rights. Nothing is
-written, and nothing on a node is touched. Each line says `ok`, `to mend` with who has to do what, or `not checked` with
+written, and nothing on a node is touched. Each line says `ok`, `to fix` with who has to do what, or `not checked` with
 why.
 
 With --bundle what was seen is also written into a file for a report: numbers and plain names of the objects, without
 messages, annotations and environment. Secrets and ConfigMaps are not read.
 
-Exit code: 0 everything is ok, 1 something is to be mended or could not be checked.
+Exit code: 0 everything is ok, 1 something has to be fixed or could not be checked.
 """
 _EXAMPLES: Final = """\
 examples:
   Is my installation right?
       dracaena doctor
 
-  What is to be mended, for a script
+  What has to be fixed, for a script
       dracaena doctor -o json | jq -r '.[] | select(.state != "ok") | .text'
 
   For a report
@@ -50,7 +50,7 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "doctor",
-        help="check an installation, and say who has to mend what",
+        help="check an installation, and say who has to fix what",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )

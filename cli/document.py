@@ -100,7 +100,7 @@ class _TextPiece:
 def _parts(text: str) -> list[_TextPiece]:
     """Cut a row of JSON values, as jq prints them, into one text each; YAML stays whole.
 
-    JSON is YAML except for three things, which are mended here: values without `---` between them, tabs, and characters
+    JSON is YAML except for three things, which this repairs: values without `---` between them, tabs, and characters
     written as two escapes.
     """
     decoder, parts = json.JSONDecoder(), []

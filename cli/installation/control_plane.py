@@ -13,9 +13,9 @@ from dracaena.cli.installation.snapshot import (
     Snapshot,
     entries,
     fine,
-    mend,
     name_of,
     text,
+    to_fix,
     unknown,
 )
 from dracaena.validation import Severity, validate_object
@@ -53,7 +53,7 @@ RIGHTS: Final[Mapping[str, tuple[Right, ...]]] = {
 def server(snapshot: Snapshot) -> Iterator[Finding]:
     """The version of the API server."""
     if snapshot.too_old:
-        yield mend(snapshot.too_old)
+        yield to_fix(snapshot.too_old)
     elif snapshot.server_version:
         yield fine("the API server answers as Kubernetes {}", snapshot.server_version)
     else:
@@ -71,7 +71,7 @@ def api(snapshot: Snapshot) -> Iterator[Finding]:
             words = (
                 "the API server does not serve {} in {}: an admin of the control plane has to switch the API and its"
             )
-            yield mend(f"{words} feature gates on (they are by default)", missing, version)
+            yield to_fix(f"{words} feature gates on (they are by default)", missing, version)
         else:
             yield fine("{} is served", version)
 
@@ -94,15 +94,15 @@ def classes(snapshot: Snapshot) -> Iterator[Finding]:
             words = (
                 'no selector of DeviceClass {} names {}: an admin has to add device.driver == "{}" (docs/classes.md)'
             )
-            yield mend(words, name_of(one), driver, driver)
+            yield to_fix(words, name_of(one), driver, driver)
             continue
         wrong = [each for each in validate_object(one, driver) if _is_wrong(each)]
         if wrong:
-            yield mend("DeviceClass {}: {}: an admin has to mend it", name_of(one), Quote(wrong[0]))
+            yield to_fix("DeviceClass {}: {}: an admin has to fix it", name_of(one), Quote(wrong[0]))
     yield from _changed(ours, "DeviceClass")
     if not ours:
         words = "there is no DeviceClass {} and none of its kinds: an admin has to make them, or set the chart's value"
-        yield mend(f"{words} deviceClasses.enabled", driver)
+        yield to_fix(f"{words} deviceClasses.enabled", driver)
     else:
         yield fine("DeviceClasses {}", _names(ours))
 
@@ -119,18 +119,18 @@ def policies(snapshot: Snapshot) -> Iterator[Finding]:
         bound = {text(one, "spec", "policyName") for one in snapshot.objects(binding)}
         every += found
         for name in sorted(set(_names(found)) - bound):
-            yield mend("policy {} has no binding, so it is not in force: an admin has to run helm upgrade", name)
+            yield to_fix("policy {} has no binding, so it is not in force: an admin has to run helm upgrade", name)
         for name in sorted(one for one in bound - set(_names(found)) if one.endswith(f".{driver}")):
-            yield mend("the binding of policy {} is there and the policy is not: helm upgrade makes it again", name)
+            yield to_fix("the binding of policy {} is there and the policy is not: helm upgrade makes it again", name)
         for one in found:
             for warning in entries(one, "status", "typeChecking", "expressionWarnings")[:1]:
                 words = "the API server says that policy {} does not fit its types, at {}: upgrade Dracaena"
-                yield mend(words, name_of(one), text(warning, "fieldRef") or "an expression")
+                yield to_fix(words, name_of(one), text(warning, "fieldRef") or "an expression")
     yield from _changed(every, "policy")
     present = {name.removesuffix(f".{driver}") for name in _names(every)}
     missing = tuple(name for name in LIMITING if name not in present)
     if missing and len(missing) < len(LIMITING):
-        yield mend("the policies {} are missing: an admin has to run helm upgrade", missing)
+        yield to_fix("the policies {} are missing: an admin has to run helm upgrade", missing)
     elif missing:
         yield fine(
             "no policy limits what the programs' tokens may write (the chart's admissionPolicies.enabled is off)"
@@ -149,11 +149,11 @@ def program_rights(snapshot: Snapshot) -> Iterator[Finding]:
         subjects = entries(bindings.get(name), "subjects")
         bound = {text(one, "namespace") for one in subjects}
         if name not in roles or name not in bindings:
-            yield mend("ClusterRole {} or its binding is missing: an admin has to run helm upgrade", name)
+            yield to_fix("ClusterRole {} or its binding is missing: an admin has to run helm upgrade", name)
             is_complete = False
         elif homes and not homes & bound:
             words = "ClusterRoleBinding {} is for {}, and the programs run in {}: an admin has to run helm upgrade"
-            yield mend(words, name, tuple(sorted(bound)), tuple(sorted(homes)))
+            yield to_fix(words, name, tuple(sorted(bound)), tuple(sorted(homes)))
             is_complete = False
     if is_complete:
         yield fine("both programs have their ClusterRoles")
@@ -167,7 +167,7 @@ def rights(snapshot: Snapshot) -> Iterator[Finding]:
             yield unknown("the API server does not say whether you may run `dracaena {}`", command)
         elif refused:
             words = f"you may not {', '.join(refused)} in all namespaces, which `dracaena {command}` does: an admin can"
-            yield mend(f"{words} grant it (docs/command.md)")
+            yield to_fix(f"{words} grant it (docs/command.md)")
         else:
             yield fine("you may run `dracaena {}` in all namespaces", command)
 
@@ -203,4 +203,4 @@ def _changed(documents: list[Document], kind: str) -> Iterator[Finding]:
         ]
         if len(set(writers)) > 1:
             words = "the spec of {} {} was written by {}: compare it with the chart (helm get manifest), expected one"
-            yield mend(f"{words} writer", kind, name_of(one), tuple(sorted(set(writers))))
+            yield to_fix(f"{words} writer", kind, name_of(one), tuple(sorted(set(writers))))

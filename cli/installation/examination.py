@@ -16,7 +16,7 @@ class Check:
 
     name: str
     find: Callable[[Snapshot], Iterator[Finding]]
-    """Yields what is to be mended, and what is fine: the latter counts only where nothing is to be mended."""
+    """Yields what has to be fixed, and what is fine: the latter counts only where nothing has to be fixed."""
     needs: tuple[str, ...] = ()
     """Kinds without which there is no answer."""
 

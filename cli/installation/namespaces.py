@@ -8,7 +8,7 @@ from typing import Final
 from dracaena.api.gpu_quota import read_leniently
 from dracaena.api.names import quota_annotation, rewrite_label
 from dracaena.cli.installation.programs import PLUGIN
-from dracaena.cli.installation.snapshot import Finding, Quote, Snapshot, fine, labels, mend, name_of, text, texts
+from dracaena.cli.installation.snapshot import Finding, Quote, Snapshot, fine, labels, name_of, text, texts, to_fix
 
 _ENFORCED: Final = "pod-security.kubernetes.io/enforce"
 
@@ -21,7 +21,7 @@ def pod_security(snapshot: Snapshot) -> Iterator[Finding]:
         level = labels(one).get(_ENFORCED, "privileged")
         if level != "privileged":
             words = "namespace {} has {}={}, which refuses the plugin's pods: an admin has to set it to privileged"
-            yield mend(words, name_of(one), _ENFORCED, level)
+            yield to_fix(words, name_of(one), _ENFORCED, level)
         else:
             yield fine("namespace {} allows the plugin's pods", name_of(one))
 
@@ -40,10 +40,10 @@ def label_values(snapshot: Snapshot) -> Iterator[Finding]:
             asked = labels(one).get(key)
             if asked not in (None, "true", "false"):
                 words = "namespace {} has the label {}={}, which does nothing: set it to true or false"
-                yield mend(words, name_of(one), key, Quote(asked))
+                yield to_fix(words, name_of(one), key, Quote(asked))
             elif asked == "true" and not has_policy:
                 words = "namespace {} has the label {}=true and no policy obeys it: an admin has to set the chart's {}"
-                yield mend(words, name_of(one), key, value)
+                yield to_fix(words, name_of(one), key, value)
             elif asked == "true":
                 asking.append(name_of(one))
     yield fine("namespaces whose labels are obeyed: {}", str(len(set(asking))))
@@ -59,6 +59,6 @@ def quotas(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         count += 1
         if problems := read_leniently(quota)[1]:
-            words = "the quota of namespace {} cannot be read: {}: an admin has to mend the annotation {}"
-            yield mend(words, name_of(one), Quote(problems[0]), key)
+            words = "the quota of namespace {} cannot be read: {}: an admin has to fix the annotation {}"
+            yield to_fix(words, name_of(one), Quote(problems[0]), key)
     yield fine("namespaces with a quota: {}", str(count))

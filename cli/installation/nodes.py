@@ -21,10 +21,10 @@ from dracaena.cli.installation.snapshot import (
     Snapshot,
     fine,
     labels,
-    mend,
     name_of,
     text,
     texts,
+    to_fix,
 )
 from dracaena.cli.workloads import DAEMON_TOLERATIONS
 from dracaena.controller.allocation.nodes.matching import required_affinity, unfit_for
@@ -50,12 +50,12 @@ def gpu_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         count += bool(sign)
         if sign and name_of(node) not in served:
             why = _why_no_plugin(daemon_set, node)
-            yield mend("node {} has GPUs ({}) and no plugin: {}", name_of(node), sign, why)
+            yield to_fix("node {} has GPUs ({}) and no plugin: {}", name_of(node), sign, why)
     if not count:
         words = (
             "no node has a label or a capacity that says it has GPUs: node-feature-discovery, the GPU operator or an"
         )
-        yield mend(f"{words} admin has to label them: kubectl label node NODE nvidia.com/gpu.present=true")
+        yield to_fix(f"{words} admin has to label them: kubectl label node NODE nvidia.com/gpu.present=true")
     else:
         yield fine("nodes that say that they have GPUs: {}", str(count))
 
@@ -66,21 +66,21 @@ def pools(snapshot: Snapshot) -> Iterator[Finding]:
     for name in sorted(pages):
         nothing = not any(page.spec.devices for page in pages[name])
         if why := "it has no device: Events on the node say why" if nothing else _why_unusable(name, pages[name]):
-            yield mend("the pool of node {} is of no use: {}", name, why)
+            yield to_fix("the pool of node {} is of no use: {}", name, why)
     ready = {text(pod, "spec", "nodeName") for pod in snapshot.of_component("pods", PLUGIN) if is_ready(pod)} - {""}
     if silent := tuple(sorted(ready - pages.keys())):
         words = (
             "plugins are ready on nodes {} and nothing is published there: their logs and the Events on the nodes say"
         )
-        yield mend(f"{words} why", silent)
+        yield to_fix(f"{words} why", silent)
     running = {text(pod, "spec", "nodeName") for pod in snapshot.of_component("pods", PLUGIN)}
     if left := tuple(sorted(pages.keys() - running)):
         words = (
             "GPUs of nodes {} are published and no plugin runs there: pods that get them cannot start. An admin has to"
         )
-        yield mend(f"{words} bring the plugin back, or delete the ResourceSlices", left)
+        yield to_fix(f"{words} bring the plugin back, or delete the ResourceSlices", left)
     if snapshot.unread_slices:
-        yield mend("ResourceSlices {} cannot be read: upgrade Dracaena, or this command", snapshot.unread_slices)
+        yield to_fix("ResourceSlices {} cannot be read: upgrade Dracaena, or this command", snapshot.unread_slices)
     devices = sum(len(page.spec.devices) for each in pages.values() for page in each)
     yield fine("published: {} devices, by {} nodes", str(devices), str(len(pages)))
 
@@ -99,7 +99,7 @@ def taints(snapshot: Snapshot) -> Iterator[Finding]:
         if any(tainted) and not all(tainted):
             words = "{} of {} devices of node {} lack the taint {}: kube-scheduler may give them to a second claim. An"
             without = str(tainted.count(False))
-            yield mend(f"{words} admin has to restart the plugin there", without, str(len(devices)), node, key)
+            yield to_fix(f"{words} admin has to restart the plugin there", without, str(len(devices)), node, key)
         elif devices and not any(tainted):
             left.append(node)
     yield fine("devices with the taint {}: {}", key, str(kept))
@@ -119,7 +119,7 @@ def other_drivers(snapshot: Snapshot) -> Iterator[Finding]:
     for what, nodes in (("device plugin", with_device_plugin), ("DRA driver", sorted(theirs & ours - {""}))):
         if nodes:
             words = "NVIDIA's {} gives out the GPUs of nodes {} too, so that two pods may get one GPU: an admin has to"
-            yield mend(f"{words} switch it off there (docs/migrate.md)", what, tuple(nodes))
+            yield to_fix(f"{words} switch it off there (docs/migrate.md)", what, tuple(nodes))
     if not with_device_plugin and not theirs & ours:
         yield fine("no driver of NVIDIA gives out the same GPUs")
 
@@ -133,7 +133,7 @@ def reports(snapshot: Snapshot) -> Iterator[Finding]:
             nodes[text(event, "involvedObject", "name")] = text(event, "message")
     for reason, nodes in sorted(found.items()):
         words = "nodes {} reported {}: {} (docs/reference/events.md says what to do)"
-        yield mend(words, tuple(sorted(nodes)), reason, Quote(nodes[min(nodes)]))
+        yield to_fix(words, tuple(sorted(nodes)), reason, Quote(nodes[min(nodes)]))
     if not found:
         yield fine("no plugin has reported a trouble of its node within the hour that Events are kept")
 
@@ -156,7 +156,10 @@ def _why_no_plugin(daemon_set: Document | None, node: Document) -> str:
     why = unfit_for(pod, required_affinity(pod), [*pod.spec.tolerations, *DAEMON_TOLERATIONS], there)
     if why is None:
         return "its DaemonSet has not made a pod there: kubectl describe daemonset says why"
-    return f"it is {why}: an admin has to change the node, or kubeletPlugin's affinity, nodeSelector or tolerations"
+    return (
+        f"its DaemonSet leaves it out ({why}): an admin has to change the node, or kubeletPlugin's affinity, "
+        "nodeSelector or tolerations"
+    )
 
 
 def _pages(snapshot: Snapshot) -> dict[str, list[ResourceSlice]]:

@@ -13,10 +13,10 @@ from dracaena.cli.installation.snapshot import (
     entries,
     fine,
     labels,
-    mend,
     name_of,
     number,
     text,
+    to_fix,
 )
 
 CONTROLLER: Final = "controller"
@@ -32,22 +32,22 @@ def versions(snapshot: Snapshot) -> Iterator[Finding]:
         words = (
             "pods of several versions run ({}): an upgrade is under way, or hangs: kubectl rollout status says where"
         )
-        yield mend(words, seen)
+        yield to_fix(words, seen)
     others = tuple(sorted(set(running) - {snapshot.command_version}))
     if others and len(running) == 1:
         words = "the programs have version {} and this command has {}: install the same, or read its answers with care"
-        yield mend(words, others, snapshot.command_version)
+        yield to_fix(words, others, snapshot.command_version)
     if running and not others:
         yield fine("all programs and this command have version {}", snapshot.command_version)
     if not running:
-        yield mend("no pod of the chart runs: an admin has to install it (docs/install.md)")
+        yield to_fix("no pod of the chart runs: an admin has to install it (docs/install.md)")
 
 
 def controller(snapshot: Snapshot) -> Iterator[Finding]:
     """The controller's Deployment has its replicas ready."""
     found = snapshot.of_component("deployments", CONTROLLER)
     if not found:
-        yield mend("there is no Deployment of the controller: an admin has to install the chart (docs/install.md)")
+        yield to_fix("there is no Deployment of the controller: an admin has to install the chart (docs/install.md)")
     for one in found:
         wanted, ready = number(one, "spec", "replicas"), number(one, "status", "readyReplicas")
         name = f"{text(one, 'metadata', 'namespace')}/{name_of(one)}"
@@ -55,7 +55,7 @@ def controller(snapshot: Snapshot) -> Iterator[Finding]:
             words = (
                 "{} of {} replicas of Deployment {} are ready: kubectl describe and kubectl logs of its pods say why"
             )
-            yield mend(words, str(ready), str(wanted), name)
+            yield to_fix(words, str(ready), str(wanted), name)
         else:
             yield fine("{} of {} replicas of Deployment {} are ready", str(ready), str(wanted), name)
     yield from _unready(snapshot, CONTROLLER)
@@ -64,7 +64,7 @@ def controller(snapshot: Snapshot) -> Iterator[Finding]:
 def leader(snapshot: Snapshot) -> Iterator[Finding]:
     """Some controller leads."""
     if snapshot.no_leader:
-        yield mend("{}: no pod gets GPUs meanwhile; the logs of the controllers say why", snapshot.no_leader)
+        yield to_fix("{}: no pod gets GPUs meanwhile; the logs of the controllers say why", snapshot.no_leader)
     else:
         holders = {text(one, "spec", "holderIdentity") for one in snapshot.objects("leases")} - {""}
         yield fine("{} leads", tuple(sorted(holders)))
@@ -74,15 +74,15 @@ def plugins(snapshot: Snapshot) -> Iterator[Finding]:
     """The plugins' DaemonSet has a ready pod on each of its nodes."""
     found = snapshot.of_component("daemonsets", PLUGIN)
     if not found:
-        yield mend("there is no DaemonSet of the plugin: an admin has to install the chart (docs/install.md)")
+        yield to_fix("there is no DaemonSet of the plugin: an admin has to install the chart (docs/install.md)")
     for one in found:
         wanted, ready = number(one, "status", "desiredNumberScheduled"), number(one, "status", "numberReady")
         name = f"{text(one, 'metadata', 'namespace')}/{name_of(one)}"
         if not wanted:
             words = "DaemonSet {} is for no node: no node has a label of its affinity (docs/install.md)"
-            yield mend(words, name)
+            yield to_fix(words, name)
         elif ready < wanted:
-            yield mend("{} of {} plugins of DaemonSet {} are ready", str(ready), str(wanted), name)
+            yield to_fix("{} of {} plugins of DaemonSet {} are ready", str(ready), str(wanted), name)
         else:
             yield fine("{} of {} plugins of DaemonSet {} are ready", str(ready), str(wanted), name)
     yield from _unready(snapshot, PLUGIN)
@@ -103,7 +103,7 @@ def _unready(snapshot: Snapshot, component: str) -> Iterator[Finding]:
             reasons.setdefault(_why_unready(pod), []).append(name_of(pod))
     for reason, names in sorted(reasons.items()):
         words = "not ready ({}): pods {}: kubectl describe shows their Events, and an admin acts on them"
-        yield mend(words, reason, tuple(sorted(names)))
+        yield to_fix(words, reason, tuple(sorted(names)))
 
 
 def _why_unready(pod: Document) -> str:

@@ -86,7 +86,7 @@ class State(Enum):
     """What a check says."""
 
     OK = "ok"
-    MEND = "to mend"
+    TO_FIX = "to fix"
     UNKNOWN = "not checked"
 
 
@@ -119,9 +119,9 @@ def fine(words: str, *names: Name) -> Finding:
     return Finding(State.OK, words, names)
 
 
-def mend(words: str, *names: Name) -> Finding:
+def to_fix(words: str, *names: Name) -> Finding:
     """Say what was seen, what was expected, and who has to act."""
-    return Finding(State.MEND, words, names)
+    return Finding(State.TO_FIX, words, names)
 
 
 def unknown(words: str, *names: Name) -> Finding:

@@ -77,7 +77,9 @@ def test_what_a_chart_without_programs_shows_and_what_is_right_of_it(kubeconfig:
     ((_, level),) = found["pod-security"]
     assert level.startswith(f"namespace {NAMESPACE} has pod-security.kubernetes.io/enforce=baseline, which refuses")
     ((_, node),) = found["gpu-nodes"]
-    assert node.startswith("node worker-1 has GPUs (nvidia.com/gpu.present) and no plugin: it is not matching")
+    assert node.startswith(
+        "node worker-1 has GPUs (nvidia.com/gpu.present) and no plugin: its DaemonSet leaves it out (not"
+    )
     assert found["leader"][0][1].startswith("no controller has ever led")
 
 

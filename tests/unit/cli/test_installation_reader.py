@@ -137,7 +137,7 @@ def test_what_may_not_be_read_is_not_called_missing(server: Server, client: Kube
     assert {found[name] for name in ("gpu-nodes", "leader", "reports", "pools")} == {State.UNKNOWN}
     assert snapshot.rights[Right("list", "", "nodes")] is False
     assert snapshot.rights[Right("list", "", "events")] is True
-    assert found["your-rights"] is State.MEND
+    assert found["your-rights"] is State.TO_FIX
 
 
 def test_kinds_that_the_server_does_not_have_are_none(server: Server, client: KubeClient) -> None:
@@ -146,7 +146,7 @@ def test_kinds_that_the_server_does_not_have_are_none(server: Server, client: Ku
     assert not snapshot.kinds["devicetaintrules"].is_served
     assert "/apis/resource.k8s.io/v1beta2/devicetaintrules" in server.asked
     assert states(snapshot)["taint-rules"] is State.OK
-    assert states(snapshot)["policies"] is State.MEND  # bindings without policies
+    assert states(snapshot)["policies"] is State.TO_FIX  # bindings without policies
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_any_answer_is_read(server: Server, client: KubeClient, answer: Any) -> 
             server.answers[f"{root}/{kind}"] = answer
     server.answers |= {f"/apis/{group}": answer for group in NEEDED}
     found = states(read(client))
-    assert found["controller"] is State.MEND
+    assert found["controller"] is State.TO_FIX
 
 
 def test_a_server_that_is_not_there_is_an_error(tmp_path: Path, client: KubeClient, server: Server) -> None:

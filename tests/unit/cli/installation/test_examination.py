@@ -162,12 +162,12 @@ FAULTS: tuple[tuple[str, Fault, str], ...] = (
         lambda one: changed(
             changed(one, "pods", list.pop), "nodes", put(1, "spec", "taints", [{"key": "team", "effect": "NoSchedule"}])
         ),
-        "no plugin: it is with taint team that the pod does not tolerate",
+        "no plugin: its DaemonSet leaves it out (with taint team that the pod does not tolerate)",
     ),
     (
         "gpu-nodes",
         at("nodes", put(2, "status", {"capacity": {"nvidia.com/gpu": "8"}})),
-        "node control-plane has GPUs (nvidia.com/gpu) and no plugin: it is not matching the pod's nodeSelector",
+        "control-plane has GPUs (nvidia.com/gpu) and no plugin: its DaemonSet leaves it out (not matching",
     ),
     ("gpu-nodes", at("nodes", list.clear), "no node has a label or a capacity"),
     ("pools", lambda one: replace(one, slices=one.slices[:1]), "nothing is published there"),
@@ -224,7 +224,7 @@ def test_a_healthy_installation_has_nothing_to_mend_and_an_answer_to_each_check(
 @pytest.mark.parametrize(("check", "fault", "words"), FAULTS, ids=[f"{check}: {words}" for check, _, words in FAULTS])
 def test_a_planted_fault_is_found_by_its_check(check: str, fault: Fault, words: str) -> None:
     found = said(fault(healthy()), check)
-    assert {one.state for one in found} == {State.MEND}
+    assert {one.state for one in found} == {State.TO_FIX}
     assert any(words in str(one) for one in found), [str(one) for one in found]
 
 
