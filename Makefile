@@ -158,8 +158,8 @@ lock: $(VENV)/dev.stamp ## resolve requirements/*.in again (names, versions and 
 
 LOCK_FLAGS := --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
-wheels: $(VENV)/runtime.stamp ## put all that the image holds into wheels/, for the Python of its base (IMAGE_PYTHON=3.13, MACHINE=x86_64)
-	@$(RUN) deploy/image/wheels.py --python $(IMAGE_PYTHON) --machine $(MACHINE)
+wheels: $(VENV)/runtime.stamp ## put all that the image and an install hold into wheels/, for the Python of its base (IMAGE_PYTHON=3.13, MACHINE=x86_64)
+	@$(RUN) deploy/image/wheels.py --installable --python $(IMAGE_PYTHON) --machine $(MACHINE)
 
 image: wheels ## build the container image with buildah or docker (IMAGE=name, BASE=image with python3)
 	@if command -v buildah >/dev/null; then buildah build --timestamp $(IMAGE_TIME) --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
@@ -184,8 +184,10 @@ chart: $(VENV)/dev.stamp ## write what follows from other files into the chart a
 	@$(RUN) deploy/helm/generate.py
 	@$(RUN) deploy/helm/boards.py
 
-release: wheels ## gather what a release publishes in dist/release: wheels, chart, krew archives if built, notes, SBOM, checksums
+release: wheels ## gather what a release publishes in dist/release: wheels, chart, krew archives if built, notes, SBOM, checksums; try an install from it
 	@$(RUN) deploy/release/gather.py
+	@$(IMAGE_PYTHON_PROGRAM); [ -n "$$python" ] || { echo "make $@: dist/release is there, but no install from it was tried: no Python $(IMAGE_PYTHON) here" >&2; exit 1; }; \
+		$(RUN) deploy/release/try_install.py "$$python"
 
 site: $(VENV)/runtime.stamp $(VENV)-site/stamp ## build the site of docs/ into dist/site and check it (CONTRIBUTING.md)
 	@$(RUN) website/pages.py

@@ -1,7 +1,8 @@
 """Put all that the image holds into one folder: the wheels of the lock file, ours, and a lock file for both.
 
-Run by `make wheels` on a machine that reaches a package index; the image is built from the folder alone. Wheels must
-match the Python of the image's base, not the one that runs this.
+With --installable also what the image takes out of the Kubernetes client's dependencies: pip wants all of them. Run by
+`make wheels` on a machine that reaches a package index; the image is built from the folder alone. Wheels must match the
+Python of the image's base, not the one that runs this.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ ASYNCIO_HALF = frozenset(
 """What only the asyncio half of the Kubernetes client needs, which the Dockerfile takes out: 13 MB, and a web server
 whose advisories would not concern us."""
 
-NOT_IN_THE_IMAGE = ASYNCIO_HALF | {"setuptools"}
-"""What the lock file holds for building only, or for what is taken out."""
+NEVER_INSTALLED = frozenset({"setuptools"})
+"""What the lock file holds for building only."""
+
+NOT_IN_THE_IMAGE = ASYNCIO_HALF | NEVER_INSTALLED
+"""What the image's own lock file leaves out."""
 
 SOURCE_TIME = "315532800"
 """Seconds of 1980-01-01, the first that a wheel can hold: the same source makes the same wheel at any time."""
@@ -52,9 +56,12 @@ def main() -> int:
     parser.add_argument("--machine", default="x86_64", help="processor, as `uname -m` says (x86_64, aarch64)")
     parser.add_argument("--system", choices=("linux", "darwin"), default="linux", help="what the wheels run on (linux)")
     parser.add_argument("--output", type=Path, default=ROOT / "wheels", help="folder to write; replaced whole")
+    installable = "add what the image takes out, so that pip installs dracaena by name from the folder"
+    parser.add_argument("--installable", action="store_true", help=installable)
     options = parser.parse_args()
     try:
-        make(options.output, options.python, platforms(options.system, options.machine))
+        takes = platforms(options.system, options.machine)
+        make(options.output, options.python, takes, NEVER_INSTALLED if options.installable else NOT_IN_THE_IMAGE)
     except subprocess.CalledProcessError as error:
         sys.stderr.write(f"wheels: {' '.join(map(str, error.cmd))} ended with {error.returncode}\n")
         return 1
@@ -68,19 +75,23 @@ def platforms(system: str, machine: str) -> list[str]:
     return [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST_GLIBC_MINOR, OLDEST_GLIBC_MINOR - 1, -1)]
 
 
-def make(output: Path, python: str, takes: Sequence[str]) -> None:
-    """Write the folder `output`. Raises CalledProcessError; then `output` is as it was."""
+def make(output: Path, python: str, takes: Sequence[str], without: frozenset[str]) -> None:
+    """Write the folder `output`, with wheels of all that LOCK names except `without`.
+
+    Raises CalledProcessError; then `output` is as it was.
+    """
     with tempfile.TemporaryDirectory(prefix="dracaena-wheels-") as name:
         wheels, lock = Path(name) / "wheels", Path(name) / "wheels" / "requirements.txt"
         wheels.mkdir()
-        blocks = [block for block in _blocks(LOCK.read_text(encoding="utf-8")) if _name(block) not in NOT_IN_THE_IMAGE]
+        blocks = [block for block in _blocks(LOCK.read_text(encoding="utf-8")) if _name(block) not in without]
         lock.write_text("".join(blocks), encoding="utf-8")
         if not _reused(output, blocks, wheels):
             _download(lock, wheels, python, takes)
         own = _own_wheel(Path(name) / "source", wheels)
         digest = hashlib.sha256(own.read_bytes()).hexdigest()
         package, version, _ = own.name.split("-", 2)
-        lock.write_text("".join([*blocks, f"{package}=={version} --hash=sha256:{digest}\n"]), encoding="utf-8")
+        image = [block for block in blocks if _name(block) not in NOT_IN_THE_IMAGE]
+        lock.write_text("".join([*image, f"{package}=={version} --hash=sha256:{digest}\n"]), encoding="utf-8")
         if output.exists():
             shutil.rmtree(output)
         shutil.copytree(wheels, output)

@@ -77,11 +77,14 @@ def notes(changelog: str, version: str) -> str:
 
 
 def bill_of_materials(wheels: Path, version: str) -> dict[str, Any]:
-    """Return the SBOM of the wheels in the format CycloneDX 1.6, sorted by file name."""
+    """Return the SBOM of the image in the format CycloneDX 1.6: the wheels of its lock file, sorted by file name."""
+    locked = re.findall(r"(?m)^([^=\s]+)==", (wheels / "requirements.txt").read_text(encoding="utf-8"))
     components = []
     for path in sorted(wheels.glob("*.whl")):
         name, release = path.name.split("-")[:2]
         name = name.lower().replace("_", "-")
+        if name not in locked:
+            continue
         digest = {"alg": "SHA-256", "content": hashlib.sha256(path.read_bytes()).hexdigest()}
         purl = f"pkg:pypi/{name}@{release}"
         components.append(

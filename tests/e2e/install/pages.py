@@ -230,6 +230,7 @@ NOT_RUN_HERE = {
     "--archive=dist/krew/kubectl-dracaena-v0.1.0-linux-amd64.tar.gz": _KREW,
     "pip wheel --no-deps --wheel-dir dist .": _INSTALLS,
     "pip install '.[demo]'": _INSTALLS,
+    "pip install --no-index --find-links wheels dracaena": "run at the end of `make release`",
     "pip install '.[programs]'": _INSTALLS,
     "nvidia-smi --gpu-reset": _DRIVER,
     "nvidia-smi --gpu-reset -i GPU": _DRIVER,

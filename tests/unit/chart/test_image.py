@@ -117,6 +117,32 @@ def test_one_wheel_that_is_not_the_one_of_the_lock_has_all_fetched_anew(tmp_path
     assert list(target.iterdir()) == []
 
 
+def test_what_only_an_install_by_name_needs_is_fetched_and_stays_out_of_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, fetched = wheels_script(), list[str]()
+
+    def own_wheel(_: Path, wheels: Path) -> Path:
+        (wheels / "dracaena-1.0-py3-none-any.whl").write_bytes(b"ours")
+        return wheels / "dracaena-1.0-py3-none-any.whl"
+
+    monkeypatch.setattr(script, "_own_wheel", own_wheel)
+    monkeypatch.setattr(script, "_download", lambda lock, *_: fetched.extend(names(lock)))
+
+    def names(lock: Path) -> list[str]:
+        return [script._name(block) for block in script._blocks(lock.read_text(encoding="utf-8"))]
+
+    script.make(tmp_path / "image", "3.13", [], script.NOT_IN_THE_IMAGE)
+    assert not script.NOT_IN_THE_IMAGE & set(fetched)
+    image = names(tmp_path / "image" / "requirements.txt")
+    assert image == [*fetched, "dracaena"]
+    fetched.clear()
+    script.make(tmp_path / "installable", "3.13", [], script.NEVER_INSTALLED)
+    assert set(fetched) - set(image) == script.ASYNCIO_HALF
+    assert names(tmp_path / "installable" / "requirements.txt") == image
+    assert " --installable " in make("--dry-run", "wheels").stdout
+
+
 def test_lock_is_split_into_requirements_with_their_hashes() -> None:
     blocks = wheels_script()._blocks((ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8"))
     assert len(blocks) > 30

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from support.chart import helm, needs_helm
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("release_gather", ROOT / "deploy" / "release" / "gather.py")
+def script(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / "deploy" / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,14 +33,17 @@ def script() -> Any:
     return module
 
 
-RELEASE = script()
+RELEASE = script("release/gather.py")
 VERSION = yaml.safe_load((RELEASE.CHART / "Chart.yaml").read_text(encoding="utf-8"))["version"]
 
 
 @pytest.fixture
 def released(tmp_path: Path) -> Path:
     (tmp_path / "wheels").mkdir()
-    for name in (f"dracaena-{VERSION}-py3-none-any.whl", "google_re2-1.1-cp313-cp313-linux_x86_64.whl"):
+    lock = f"google-re2==1.1 --hash=sha256:0\ndracaena=={VERSION} --hash=sha256:0\n"
+    (tmp_path / "wheels" / "requirements.txt").write_text(lock)
+    names = (f"dracaena-{VERSION}-py3-none-any.whl", "google_re2-1.1-cp313-cp313-linux_x86_64.whl")
+    for name in (*names, "aiohttp-3-py3-none-any.whl"):
         with zipfile.ZipFile(tmp_path / "wheels" / name, "w") as archive:
             archive.writestr(zipfile.ZipInfo("x"), name)
     RELEASE.gather(tmp_path / "release", tmp_path / "wheels", tmp_path / "krew")
@@ -77,9 +85,43 @@ def test_the_chart_package_holds_what_helm_would_pack(
     assert ours == theirs
 
 
-def test_the_sbom_names_each_wheel_as_the_package_index_does(released: Path) -> None:
+def test_the_sbom_names_what_the_image_holds_as_the_package_index_does(released: Path) -> None:
     bill = json.loads((released / f"dracaena-{VERSION}.cdx.json").read_text())
     assert [part["purl"] for part in bill["components"]] == [f"pkg:pypi/dracaena@{VERSION}", "pkg:pypi/google-re2@1.1"]
+
+
+def test_the_folder_holds_what_an_install_by_name_asks_for() -> None:
+    """Followed by what the packages themselves say, with the markers of the image's Python."""
+    wheels = script("image/wheels.py")
+    held = {wheels._name(block) for block in wheels._blocks(wheels.LOCK.read_text(encoding="utf-8"))}
+    asked, last = {("dracaena", extra) for extra in ("", "programs", "demo")}, set[tuple[str, str]]()
+    while asked != last:
+        last, asked = asked, asked | {one for name, extra in asked for one in required(name, extra)}
+    names = {name for name, _ in asked} - {"dracaena"}
+    assert {"aiohttp", "yarl", "google-re2"} <= names
+    assert names <= held - wheels.NEVER_INSTALLED
+
+
+def required(name: str, extra: str) -> Iterator[tuple[str, str]]:
+    environment = {"extra": extra, "python_version": "3.13", "python_full_version": "3.13.0"}
+    for requirement in map(Requirement, importlib.metadata.requires(name) or ()):
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            yield from ((canonicalize_name(requirement.name), one) for one in ("", *requirement.extras))
+
+
+def test_an_install_that_lacks_a_package_fails_the_release(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / f"dracaena-{VERSION}-py3-none-any.whl", "w") as archive:
+        for name, text in {
+            "METADATA": f"Metadata-Version: 2.1\nName: dracaena\nVersion: {VERSION}\nRequires-Dist: left-out-of-it\n",
+            "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "RECORD": "",
+        }.items():
+            archive.writestr(f"dracaena-{VERSION}.dist-info/{name}", text)
+    command = [sys.executable, "-P", str(ROOT / "deploy" / "release" / "try_install.py"), sys.executable]
+    done = subprocess.run([*command, "--wheels", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "install --quiet --no-index" in done.stderr
+    assert "No matching distribution found for left-out-of-it" in done.stderr
 
 
 def test_archives_for_krew_are_taken_along_if_they_are_there(released: Path) -> None:
