@@ -27,7 +27,14 @@ class _File(msgspec.Struct):
     note: msgspec.Raw
 
 
+class _OfBoot(msgspec.Struct):
+    """The part of a note that those of all kinds have."""
+
+    boot_id: str
+
+
 _FILE: Final = msgspec.json.Decoder(_File)  # inspected by the thread that imports: see kube.client
+_OF_BOOT: Final = msgspec.json.Decoder(_OfBoot)
 
 
 _NOTES: Final[dict[type, msgspec.json.Decoder[Any]]] = {}
@@ -95,8 +102,18 @@ class Ledger:
         self._files.remove(_name(thing))
 
     def clear(self) -> None:
-        """Remove all notes but lasting ones: they are of an earlier boot, even those that cannot be read."""
-        self._remove(name for name in self._files.names(_SUFFIX) if not name.startswith(f"{LASTING}."))
+        """Remove all notes but lasting ones and those of this boot, which are there if an earlier start could not mark
+        it. Those that cannot be read count as older.
+        """
+        names = (name for name in self._files.names(_SUFFIX) if not name.startswith(f"{LASTING}."))
+        self._remove(name for name in names if not self._is_of_this_boot(name))
+
+    def _is_of_this_boot(self, name: str) -> bool:
+        data = self._files.read(name)
+        try:
+            return data is not None and _OF_BOOT.decode(_FILE.decode(data).note).boot_id == self.boot_id
+        except (ValueError, RecursionError):
+            return False
 
     def _remove(self, names: Iterable[str]) -> None:
         with self._lock.hold():

@@ -353,7 +353,8 @@ class NodeClaims:
         """Record that this boot has begun; return whether what is found here certainly comes from an earlier one.
 
         It does when an instance starts for the first time in a boot. Without the mark of an earlier boot nothing is
-        certain: the mark of this one may have been lost. `before_mark` is called in between: it is called again by the
+        certain: the mark of this one may have been lost. Nor is it where a claim was prepared in this boot already,
+        which an earlier start could not mark. `before_mark` is called in between: it is called again by the
         next start if this one is killed before the boot is marked, and by no start after that.
         """
         now = f"{self.boot_id}\n".encode()
@@ -364,7 +365,7 @@ class NodeClaims:
             before_mark()
         # Marked first: whatever breaks from now on belongs to this boot, even if nothing is done about the rest.
         self._marks.write(BOOT_MARK, now)
-        return last is not None
+        return last is not None and not self.by_boot()[0]
 
     @_held
     def look_at_each(self) -> None:

@@ -52,15 +52,16 @@ def test_equal_notes_make_equal_files(tmp_path: Path) -> None:
     assert len(files) == 1
 
 
-def test_a_first_start_in_a_boot_forgets_all_even_what_is_broken_but_no_change_that_outlives_boots(
+def test_a_first_start_in_a_boot_forgets_all_even_what_is_broken_but_nothing_of_this_boot_or_that_outlives_boots(
     tmp_path: Path,
 ) -> None:
-    made = ledger(tmp_path)
-    made.write(THING, NOTE)
+    ledger(tmp_path).write(THING, NOTE)
     (tmp_path / "time-slice.gpu-2.json").write_bytes(b"torn")
     (tmp_path / "cc-modes.node.json").write_bytes(b"torn too")
-    made.clear()
-    assert [each.name for each in tmp_path.iterdir()] == ["cc-modes.node.json"]
+    now = ledger(tmp_path, "boot-2")
+    now.write(Thing("time-slice", "gpu-3"), Note("boot-2", {}, NOTE.noted))
+    now.clear()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["cc-modes.node.json", "time-slice.gpu-3.json"]
 
 
 @pytest.mark.parametrize(

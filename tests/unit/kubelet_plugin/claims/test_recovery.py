@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.host.adapters.files.whole_files import FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
+from dracaena.kubelet_plugin.changes.change import Note, Thing
+from dracaena.kubelet_plugin.changes.kinds.time_slices import NotedInterval
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.store.claims import BOOT_MARK, NodeClaims
 from support.full_disk import FullDisk
@@ -97,6 +102,33 @@ def test_the_notes_of_an_earlier_boot_are_gone_although_a_cdi_spec_cannot_be_rem
 
 
 DAMAGES = pytest.mark.parametrize("damage", [break_it, Path.unlink], ids=["broken", "lost"])
+
+
+@DAMAGES
+def test_what_was_done_in_a_boot_that_could_not_be_marked_is_not_taken_for_remains_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]
+) -> None:
+    """The disk was full when the plugin first started in it."""
+    node_in(tmp_path, boot_id="boot-1").recovery.enter_boot()
+    node = node_in(tmp_path, boot_id="boot-2")
+
+    def refuse(*_given: object) -> None:
+        raise TemporaryError("no space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(DocumentFolder, "write", refuse)
+        node.recovery.enter_boot()
+    node.state.prepare(REFERENCE)
+    with node.node_claims.hold():
+        node.node_claims.start(replace(node.node_claims.prepared()[0], claim=OTHER))
+    thing = Thing(TIME_SLICE, "gpu-1")
+    node.ledger.write(thing, Note("boot-2", {}, NotedInterval(TimeSliceInterval.SHORT)))
+    damage(tmp_path / CHECKPOINT)
+    again = node_in(tmp_path, boot_id="boot-2")
+    again.recovery.enter_boot()
+    assert again.ledger.read(thing, NotedInterval) is not None
+    assert (tmp_path / SPEC).exists(), "its containers may run"
+    assert again.node_claims.may_be_in_use(REFERENCE.uid) or damage is Path.unlink
 
 
 def test_a_cdi_spec_that_was_lost_is_written_again(tmp_path: Path) -> None:
