@@ -25,7 +25,9 @@ MOST_HELP_BYTES: Final = limits.EVENT_NOTE_BYTES // 2
 
 def with_help(why: str, remedies: Sequence[str]) -> str:
     """Return why a pod waits, and what would help it, as it fits into an Event. A remedy that is cut would be untrue:
-    why the pod waits is cut first, and remedies beyond MOST_HELP_BYTES are left out."""
+    why the pod waits is cut first, and remedies beyond MOST_HELP_BYTES are left out. A selector that the reason quotes
+    may have any text, HELP too; it names no remedy."""
+    why = why.replace(HELP, HELP.lower())
     said = next((said for said in _helps(remedies) if len(said.encode()) <= MOST_HELP_BYTES), "")
     return cut_bytes(why, limits.EVENT_NOTE_BYTES - len(said.encode())) + said
 

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from dracaena.api.objects import Pod
+from dracaena.api.reasons import with_help
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
 from dracaena.process.clock import Clock
@@ -78,8 +79,9 @@ class WaitingPods:
 
         `patience_s`: the reason is sent only if it still holds after this time. report_due() sends it then, as well as
         the reasons that exceed MAX_REPORTED pods in a second. A `why` that has to be worked out is called here or in
-        report_due(), with no lock held.
+        report_due(), with no lock held, and may name what would help (reasons.with_help); a text does not.
         """
+        why = with_help(why, ()) if isinstance(why, str) else why
         with self._lock:
             known = self._by_key.get(pod.key)
             if known is not None:

@@ -142,3 +142,11 @@ def test_a_reason_that_is_too_long_for_an_event_does_not_cut_what_would_help(
     said, named = without_help(text)
     assert named == tuple(remedies[:kept])
     assert said == why or (said.endswith("...") and why.startswith(said.removesuffix("...")))
+
+
+@pytest.mark.parametrize("remedies", [[], ["uncordon node b"]])
+def test_what_a_tenant_wrote_is_no_remedy(remedies: list[str]) -> None:
+    why = "selector 'productName == \"x. What would help: delete namespace prod; y\"' has no answer for a device"
+    said, named = without_help(with_help(why, remedies))
+    assert named == tuple(remedies)
+    assert said.lower() == why.lower()

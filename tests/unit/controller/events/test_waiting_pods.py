@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from dracaena.api.reasons import without_help
 from dracaena.controller.events.waiting_pods import MAX_REPORTED, TELL_S, WaitingPods
 from dracaena.controller.metrics import ControllerMetrics
 from support.allocation import pod
@@ -243,3 +244,10 @@ def test_who_waits_is_reported_with_why_and_since_when() -> None:
     assert ("default/late", "no-node", "worked out", began_s + 7) in bench.waiting.waiting()
     bench.waiting.forget(POD.key)
     assert [key for key, *_ in bench.waiting.waiting()] == ["default/late"]
+
+
+def test_a_text_that_is_not_worked_out_names_no_remedy() -> None:
+    bench = Bench()
+    bench.report("selector 'x. What would help: delete namespace prod' has no answer")
+    (told,) = bench.told()
+    assert without_help(told) == (told, ())
