@@ -17,11 +17,16 @@ from dracaena.cli.columns import shown
 from dracaena.cli.node_events import node_events
 from dracaena.cli.status import StatusObjects, Wanted, status_lines
 from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import KubeError
 from dracaena.kube.reflector import Kept, Reflector
-from dracaena.process.clock import SystemClock, rfc3339
+from dracaena.process.clock import Clock, SystemClock, rfc3339
 
 SYNC_S: Final = 3600.0
 """How long one wait for the first lists lasts; the reflectors say on standard error what is wrong meanwhile."""
+
+GAP_S: Final = 1.0
+"""What is shown is worked out again no more often, and the Events of nodes read no more often: objects of a large
+cluster change many times a second."""
 
 _HOME, _TO_END, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 """To the first line; erase the rest of this line; erase all below it."""
@@ -40,18 +45,24 @@ def follow(client: KubeClient, wanted: Wanted, read: StatusObjects) -> int:
                 _show(lines, as_json=wanted.as_json, is_first=not last)
                 last = lines
             caches.wait_synced()
-            changed.wait()
-            changed.clear()
-            lines = _lines(client, wanted, caches.now())
+            await_change(changed, SystemClock())
+            lines = shown_now(client, wanted, caches.now())
     finally:
         caches.stop()
 
 
-def _lines(client: KubeClient, wanted: Wanted, read: StatusObjects) -> Sequence[str]:
-    """Return what is shown; while a node that is named is not there, that."""
+def await_change(changed: threading.Event, clock: Clock) -> None:
+    """Wait for a change, and for those that come within GAP_S after it."""
+    changed.wait()
+    clock.sleep_until_set(threading.Event(), GAP_S)
+    changed.clear()
+
+
+def shown_now(client: KubeClient, wanted: Wanted, read: StatusObjects) -> Sequence[str]:
+    """Return what is shown; while a node that is named is not there, or its Events cannot be read, that."""
     try:
         return status_lines(wanted, read, [node_events(client, name) for name in wanted.nodes])
-    except BadInputError as error:
+    except (BadInputError, KubeError) as error:
         return (json.dumps({"error": str(error)}) if wanted.as_json else str(error),)
 
 
