@@ -8,12 +8,14 @@ Python of the image's base, not the one that runs this.
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,9 +116,29 @@ def _download(lock: Path, wheels: Path, python: str, takes: Sequence[str]) -> No
 
 
 def _own_wheel(source: Path, wheels: Path) -> Path:
+    """Write the source distribution and the wheel that is built from it, as whoever gets only the former builds it."""
     shutil.copytree(ROOT, source, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
-    _pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", f"--wheel-dir={wheels}", str(source))
+    build = "import setuptools.build_meta as backend, sys; backend.build_sdist(sys.argv[1])"
+    command = [sys.executable, "-P", "-c", build, str(source / "dist")]
+    subprocess.run(command, check=True, cwd=source, stdout=subprocess.DEVNULL)  # noqa: S603 - ours
+    (built,) = (source / "dist").iterdir()
+    _without_times(built, wheels / built.name)
+    _pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", f"--wheel-dir={wheels}", str(wheels / built.name))
     return next(wheels.glob("dracaena-*.whl"))
+
+
+def _without_times(built: Path, target: Path) -> None:
+    """Copy an archive, so that equal files make equal bytes: setuptools writes times, owners and the umask into it."""
+    with (
+        tarfile.open(built) as given,
+        target.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for member in sorted((one for one in given if one.isfile()), key=lambda one: one.name):
+            entry = tarfile.TarInfo(member.name)
+            entry.size, entry.mtime, entry.mode = member.size, int(SOURCE_TIME), 0o644
+            archive.addfile(entry, given.extractfile(member))
 
 
 def _blocks(lock: str) -> list[str]:

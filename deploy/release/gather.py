@@ -1,4 +1,4 @@
-"""Gather what a release publishes in dist/release: wheels, chart package, release notes, SBOM and checksums.
+"""Gather what a release publishes in dist/release: wheels, sdist, chart package, release notes, SBOM and checksums.
 
 Run by `make release` after `make wheels`. It builds nothing itself and reads no clock: the same commit and the same
 wheels make the same bytes. The archives of `make krew` are taken along if they are there.

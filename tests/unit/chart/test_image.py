@@ -95,6 +95,27 @@ def test_wheel_holds_the_manifests_of_the_demo_and_no_time_of_the_checkout_that_
     assert {one.date_time for one in files} == {(1980, 1, 1, 0, 0, 0)}
 
 
+def test_source_distribution_is_the_same_bytes_each_time_and_makes_the_wheel_of_a_checkout(
+    own_wheel: Path, tmp_path: Path
+) -> None:
+    script = wheels_script()
+    (tmp_path / "again").mkdir()
+    again = script._own_wheel(tmp_path / "source", tmp_path / "again")
+    assert again.read_bytes() == own_wheel.read_bytes()
+    (first,), (second,) = (wheel.parent.glob("dracaena-*.tar.gz") for wheel in (own_wheel, again))
+    assert first.read_bytes() == second.read_bytes()
+    script._pip(
+        "wheel", "--no-deps", "--no-index", "--no-build-isolation", f"--wheel-dir={tmp_path}", str(tmp_path / "source")
+    )
+    (of_checkout,) = tmp_path.glob("*.whl")
+    assert contents(of_checkout) == contents(own_wheel)
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
+
+
 def test_wheels_of_an_earlier_run_are_used_again_by_their_hashes(tmp_path: Path) -> None:
     earlier, target = tmp_path / "earlier", tmp_path / "target"
     earlier.mkdir()
