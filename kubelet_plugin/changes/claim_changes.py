@@ -155,9 +155,9 @@ class ClaimChanges:
         self._undo(uid, left_s, keep=())
         self._engine.settle(self._noted(uid), ForOwner(ends=uid), left_s).check()
 
-    def follow(self, uid: ClaimUid, wanted: Sequence[Effect], of_kind: Callable[[Effect], bool]) -> bool:
-        """Bring the things of some kinds, which containers do not see, to what a claim wants of them now, again if they
-        are; their GPUs must be held.
+    def follow(self, uid: ClaimUid, wanted: Sequence[Effect]) -> bool:
+        """Bring things that containers do not see to what a claim wants of them now, again if they are; their GPUs must
+        be held.
 
         Only changes prepared claims: of a claim that is set aside or being prepared, nothing changes and the answer is
         False. Raises DracaenaError at the first that cannot be settled.
@@ -173,8 +173,13 @@ class ClaimChanges:
             if new:
                 self._claims.want(checkpoint, [*known, *new])
         self._settle(wanted, ForOwner(begins=uid), _unlimited)
-        self._undo(uid, _unlimited, keep=[*wanted, *(effect for effect in known if not of_kind(effect))])
         return True
+
+    def leave(self, uid: ClaimUid, wanted: Sequence[Effect], of_kind: Callable[[Effect], bool]) -> None:
+        """Undo what a claim that was followed wants of some kinds besides `wanted`. Raises DracaenaError: it goes on
+        wanting what cannot be undone.
+        """
+        self._undo(uid, _unlimited, keep=[*wanted, *(effect for effect in self.of(uid) if not of_kind(effect))])
 
     def _undo(self, uid: ClaimUid, left_s: LeftS, keep: Sequence[Effect]) -> None:
         """Undo what a claim wants besides `keep`; of a thing of which it wants two, the one in `keep` stays."""

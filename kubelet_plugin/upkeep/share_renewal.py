@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from dracaena.api.errors import DracaenaError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Pod
 from dracaena.host.gpu_driver.thread import StoppedError
@@ -60,6 +60,10 @@ Limited = Sequence[tuple[Effect, str | None]]
 """Memory limits of a claim, each with the cgroup of its pod, None while it has none."""
 
 log = structlog.get_logger()
+
+
+class LimitStaysError(TemporaryError):
+    """A pod that has ended keeps its memory limit for now. Those that run have theirs."""
 
 
 class ShareUsers(Protocol):
@@ -168,6 +172,10 @@ class ShareRenewal:
             log.info("a share is not enforced while its GPU cannot be asked", claim=str(claim.claim), reason=str(error))
             self._fail(uid, str(error))
             return False
+        except LimitStaysError as error:
+            log.info("a pod that has ended keeps its memory limit for now", claim=str(claim.claim), reason=str(error))
+            self._fail(uid, str(error))
+            return False
         except DracaenaError as error:
             self._tell_users(claim, str(error))
             self._fail(uid, str(error))
@@ -194,10 +202,14 @@ class ShareRenewal:
             wanted = self._wanted(claim, [*filter(is_memory_limit, effects)])
             limited = self._with_cgroups(wanted)
             slices = [each for each in effects if each.kind == TIME_SLICE and uid in self._forgotten]
-            if not self._changes.follow(uid, [*wanted, *slices], is_memory_limit):
+            if not self._changes.follow(uid, [*wanted, *slices]):
                 return False
-        self._forgotten.discard(uid)
-        self._settled[uid] = limited
+            self._forgotten.discard(uid)
+            self._settled[uid] = limited
+            try:
+                self._changes.leave(uid, wanted, is_memory_limit)
+            except DracaenaError as error:
+                raise LimitStaysError(str(error)) from error
         return True
 
     def _wanted(self, claim: PreparedClaim, limits: Sequence[Effect]) -> tuple[Effect, ...]:

@@ -307,6 +307,28 @@ def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
     assert ground.told_pods == [["a", "b"], ["c"]]
 
 
+def test_nobody_is_told_of_a_limit_that_a_pod_keeps_which_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a", "b"), pods=[using("a", "one"), using("b", "one")], cgroups="a b")
+    ground.prepare()
+    assert ground.look()
+    limit = FakeLimiter.limit
+
+    def refused(self: FakeLimiter, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
+        if limit_bytes is None:
+            raise TemporaryError("the driver does not answer")
+        limit(self, gpu, cgroup, limit_bytes)
+
+    monkeypatch.setattr(FakeLimiter, "limit", refused)
+    ground.pods.add(using("a", "one", phase="Succeeded"))
+    assert [ground.pause_s() for _ in range(3)] == [AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S]
+    assert (ground.told, ground.limits()) == ([], {"a": 10, "b": 10})
+    monkeypatch.undo()
+    assert ground.look()
+    assert (ground.told, ground.limits()) == ([], {"b": 10})
+
+
 def test_nobody_is_told_of_a_limit_that_waits_for_a_call_which_has_the_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
