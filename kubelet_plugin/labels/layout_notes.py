@@ -50,14 +50,16 @@ class LayoutNotes(Generic[R]):
         return {gpu: record for gpu, record in found.items() if record != self._empty}
 
     def of(self, gpu: str) -> R:
-        """Return the record of a GPU. A note that cannot be read is set aside: from then on the parts that it listed
-        are nobody's. They are reported as such, and never destroyed.
+        """Return the record of a GPU. A note that cannot be read is set aside: from then on its change is not known to
+        be under way, and parts that it listed are nobody's. They are reported as such, and never destroyed.
         """
         thing = self._thing(gpu)
         with self._lock.hold():
             note = self._ledger.read(thing, type(self._empty))
             if isinstance(note, Unreadable):
-                log.error("a note is lost: what it had made counts as made by others", problem=note.problem)
+                log.error(
+                    "a note is lost: a change counts as over, what it listed as made by others", problem=note.problem
+                )
                 self._ledger.set_aside(thing, note)
         return note.noted if isinstance(note, Note) else self._empty
 
