@@ -69,12 +69,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
     snapshot = read_installation(connect(arguments), arguments.driver_name, datetime.now(UTC))
     findings = examine(snapshot)
-    if arguments.bundle:
-        write_bundle(arguments.bundle, files(snapshot, findings), snapshot.now)
     if arguments.output == "json":
         print(json.dumps([_document(one) for one in findings], indent=2))
     else:
         print_lines(_lines(findings))
+    if arguments.bundle:  # last: findings are shown even if it cannot be written
+        write_bundle(arguments.bundle, files(snapshot, findings), snapshot.now)
     return 0 if all(one.state is State.OK for one in findings) else EXIT_FINDINGS
 
 

@@ -151,12 +151,15 @@ def _pools(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
     for one in snapshot.slices:
         devices = one.spec.devices
         pool = one.spec.pool
-        taints = Counter(f"{taint.key}:{taint.effect}" for device in devices for taint in device.taints)
+        taints = Counter((taint.key, taint.effect) for device in devices for taint in device.taints)
         yield {
             "node": _plain(one.spec.node_name),
             "pool": _plain(pool.name),
             "generation": pool.generation,
             "slices": pool.resource_slice_count,
             "devices": len(devices),
-            "taints": {str(_plain(key)): count for key, count in sorted(taints.items())},
+            "taints": [
+                {"key": _plain(key), "effect": _plain(effect), "devices": count}
+                for (key, effect), count in sorted(taints.items())
+            ],
         }

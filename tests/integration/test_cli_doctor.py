@@ -75,6 +75,18 @@ def test_the_text_ends_with_counts_and_the_bundle_is_written(
     assert (pool["node"], pool["devices"]) == ("a", 2)
 
 
+def test_findings_are_shown_even_if_there_is_such_a_file_already(
+    server: ApiGround, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transport(server, tmp_path)
+    path = tmp_path / "bundle.tar.gz"
+    path.write_text("mine")
+    code, out, err = ask(tmp_path, capsys, "--bundle", str(path))
+    assert (code, path.read_text()) == (2, "mine")
+    assert "the API server answers as Kubernetes" in out
+    assert err == f"dracaena: {path} cannot be written: File exists, expected the name of a new file\n"
+
+
 def test_a_server_that_does_not_answer_is_an_error_and_no_diagnosis(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,7 +122,11 @@ def test_a_bundle_has_what_a_report_needs() -> None:
     snapshot = troubled()
     found = {name: json.loads(content) for name, content in files(snapshot, examine(snapshot)).items()}
     assert found["about.json"]["server"] == "1.37"
-    assert {key: found["pools.json"][0][key] for key in ("node", "devices")} == {"node": "worker-1", "devices": 4}
+    assert {key: found["pools.json"][0][key] for key in ("node", "devices", "taints")} == {
+        "node": "worker-1",
+        "devices": 4,
+        "taints": [{"key": "gpu.dracaena.dev/controller-allocated", "effect": "NoSchedule", "devices": 4}],
+    }
     (event,) = found["events.json"]
     assert (event["reason"], event["count"], event["involvedObject"]["name"]) == ("GpusWithoutClaim", 2, "worker-1")
     assert found["pods.json"][0]["status"]["containerStatuses"][0]["lastState"]["terminated"]["reason"] == "Error"
