@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.errors import BadInputError
@@ -97,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from dracaena.cli.status_watch import follow
 
         return follow(client, wanted, read)
-    lines = status_lines(wanted, read, [node_events(client, name) for name in wanted.nodes])
+    lines = status_lines(wanted, read, partial(node_events, client))
     print("\n".join(lines)) if wanted.as_json else print_lines(lines)
     return 0
 
@@ -126,14 +127,15 @@ def _namespaces(client: KubeClient) -> Sequence[Namespace]:
         return ()
 
 
-def status_lines(wanted: Wanted, read: StatusObjects, events: Sequence[NodeEvents]) -> Sequence[str]:
-    """Return what is printed: text, or one document of JSON. `events`: those of each node that is named. Raises
-    BadInputError for a node that is not there or publishes nothing."""
+def status_lines(wanted: Wanted, read: StatusObjects, events_of: Callable[[str], NodeEvents]) -> Sequence[str]:
+    """Return what is printed: text, or one document of JSON. `events_of` is asked for the Events of each node that is
+    named, once all are known to be there. Raises BadInputError for a node that is not there or publishes nothing."""
     from dracaena.api.node_status import node_document, node_statuses
     from dracaena.cli.namespace_quotas import quota_document, quota_lines, quota_states
 
     found = node_statuses(wanted.driver, read.nodes, read.slices, read.claims, read.rules or ())
     shown = _named(found, read.nodes, wanted)
+    events = [events_of(name) for name in wanted.nodes]
     quotas = quota_states(wanted.driver, read.namespaces, read.nodes, read.slices, read.claims)
     if wanted.as_json:
         documents = [node_document(node) for node in shown]

@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from dracaena.api.errors import BadInputError
@@ -36,7 +37,7 @@ def follow(client: KubeClient, wanted: Wanted, read: StatusObjects) -> int:
     """Show what was read, then each change, until the command is interrupted (KeyboardInterrupt)."""
     changed = threading.Event()
     caches = _Caches(client, wanted, read, changed)
-    lines = status_lines(wanted, read, [node_events(client, name) for name in wanted.nodes])
+    lines = status_lines(wanted, read, partial(node_events, client))
     last: Sequence[str] = ()
     caches.start()
     try:
@@ -61,7 +62,7 @@ def await_change(changed: threading.Event, clock: Clock) -> None:
 def shown_now(client: KubeClient, wanted: Wanted, read: StatusObjects) -> Sequence[str]:
     """Return what is shown; while a node that is named is not there, or its Events cannot be read, that."""
     try:
-        return status_lines(wanted, read, [node_events(client, name) for name in wanted.nodes])
+        return status_lines(wanted, read, partial(node_events, client))
     except (BadInputError, KubeError) as error:
         return (json.dumps({"error": str(error)}) if wanted.as_json else str(error),)
 

@@ -8,12 +8,17 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from dracaena.cli.status import StatusObjects, Wanted
+from dracaena.api.errors import BadInputError
+from dracaena.api.mig_layout import ConditionedNode
+from dracaena.api.objects import ObjectMeta
+from dracaena.cli.status import StatusObjects, Wanted, status_lines
 from dracaena.cli.status_watch import GAP_S, await_change, shown_now
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
-from support.allocation import DRIVER
+from support.allocation import DRIVER, blocks, machine, pool_slice
 from support.clock import FakeClock
+
+FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 
 
 class ChangingMeanwhile(FakeClock):
@@ -45,6 +50,16 @@ def test_a_server_that_fails_for_a_moment_does_not_end_it(as_json: bool) -> None
             raise KubeError("GET /api/v1/events", 503, "Unavailable", "etcd has no leader")
 
     wanted = Wanted(DRIVER, ("a",), as_json=as_json)
-    (line,) = shown_now(cast(KubeClient, Failing()), wanted, StatusObjects((), (), (), (), ()))
+    read = StatusObjects((ConditionedNode(metadata=ObjectMeta(name="a")),), (pool_slice("a", FOUR),), (), (), ())
+    (line,) = shown_now(cast(KubeClient, Failing()), wanted, read)
     said = json.loads(line)["error"] if as_json else line
     assert said == "GET /api/v1/events: 503 Unavailable: etcd has no leader"
+
+
+def test_only_nodes_that_are_there_are_asked_for_their_events() -> None:
+    def events_of(name: str) -> NoReturn:
+        raise AssertionError(name)
+
+    wanted = Wanted(DRIVER, ("a,involvedObject.name=b",))
+    with pytest.raises(BadInputError, match=r"node a,.* does not exist"):
+        status_lines(wanted, StatusObjects((), (), (), (), ()), events_of)
