@@ -152,7 +152,7 @@ budget: $(VENV)/dev.stamp ## print the numbers that docs/dev/budget.md limits, a
 
 lock: $(VENV)/dev.stamp ## resolve requirements/*.in again (names, versions and hashes)
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) pyproject.toml --extra programs --extra demo requirements/runtime.in -o requirements/runtime.txt
+	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) pyproject.toml --extra programs --extra demo --extra completion requirements/runtime.in -o requirements/runtime.txt
 	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) requirements/runtime.txt requirements/dev.in -o requirements/dev.txt
 	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) requirements/site.in -o requirements/site.txt
 

@@ -23,7 +23,7 @@ EXIT_BROKEN_PIPE = 141
 
 COMMANDS = (
     *("explain", "status", "topology", "simulate", "validate", "schema", "doctor", "demo"),
-    *("controller", "kubelet-plugin", "exporter", "mps", "node-labels", "driver", "version"),
+    *("controller", "kubelet-plugin", "exporter", "mps", "node-labels", "driver", "completion", "version"),
 )
 """Those for users first. Each is a module next to this one, with _ for -, whose register() adds it."""
 

@@ -91,6 +91,7 @@ NOT_RUN_HERE = {
     "dracaena node-labels --machine hgx-h100": "tests/unit/cli/test_node_labels.py types it",
     "dracaena node-labels --nvml": _DRIVER,
     "dracaena node-labels --remove --patch-node NODE": "tests/integration/test_node_labels.py types it",
+    "dracaena completion bash": "tests/unit/cli/test_completion.py types it",
     "dracaena schema podlist": "tests/unit/cli/test_schema.py types it",
     "dracaena mps": _SPOKEN_OF,
     "dracaena simulate": _SPOKEN_OF,
@@ -229,6 +230,7 @@ NOT_RUN_HERE = {
     "kubectl krew install --manifest=dist/krew/dracaena.yaml "
     "--archive=dist/krew/kubectl-dracaena-v0.1.0-linux-amd64.tar.gz": _KREW,
     "pip wheel --no-deps --wheel-dir dist .": _INSTALLS,
+    "pip install '.[completion]'": _INSTALLS,
     "pip install '.[demo]'": _INSTALLS,
     "pip install --no-index --find-links wheels dracaena": "run at the end of `make release`",
     "pip install '.[programs]'": _INSTALLS,

@@ -94,11 +94,11 @@ def test_the_folder_holds_what_an_install_by_name_asks_for() -> None:
     """Followed by what the packages themselves say, with the markers of the image's Python."""
     wheels = script("image/wheels.py")
     held = {wheels._name(block) for block in wheels._blocks(wheels.LOCK.read_text(encoding="utf-8"))}
-    asked, last = {("dracaena", extra) for extra in ("", "programs", "demo")}, set[tuple[str, str]]()
+    asked, last = {("dracaena", extra) for extra in ("", "programs", "demo", "completion")}, set[tuple[str, str]]()
     while asked != last:
         last, asked = asked, asked | {one for name, extra in asked for one in required(name, extra)}
     names = {name for name, _ in asked} - {"dracaena"}
-    assert {"aiohttp", "yarl", "google-re2"} <= names
+    assert {"aiohttp", "yarl", "google-re2", "shtab"} <= names
     assert names <= held - wheels.NEVER_INSTALLED
 
 
