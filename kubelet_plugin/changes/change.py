@@ -207,7 +207,8 @@ def wanted(
 
     A claim that was noted and cannot be read now (`unsure`: its checkpoint broke, or was lost while it has a CDI spec)
     wants what is noted; that is empty if it is only assumed to be an owner. One that is being prepared by another call
-    and got to no note wants nothing yet. NODE_LABEL has no checkpoint, and wants what is noted.
+    and got to no note wants nothing yet. NODE_LABEL has no checkpoint, and wants what is noted, except in calls for
+    claims: these get such a thing once an admin has taken it from the label and undone it.
     """
     found: dict[str, tuple[Parameters, ...]] = {}
     readable: set[str] = set()
@@ -220,9 +221,10 @@ def wanted(
         if asked and (each.in_use or uid == call.begins or uid in noted):
             found[uid] = asked
     rebuilt = {each.prepared.claim.uid for each in checkpoints} - readable
-    found |= {
-        uid: asked for uid, asked in noted.items() if uid not in readable and uid in {*unsure, *rebuilt, NODE_LABEL}
-    }
+    keeping = {*unsure, *rebuilt}
+    if {call.begins, call.ends} <= {"", NODE_LABEL}:
+        keeping.add(NODE_LABEL)
+    found |= {uid: asked for uid, asked in noted.items() if uid not in readable and uid in keeping}
     if thing in call.asks:
         found[call.begins] = (call.asks[thing],)
     found.pop(call.ends, None)

@@ -380,6 +380,8 @@ def _away(seen: SeenPlace, note: Note[MadeInstance] | Unreadable | None) -> Thin
             stays=f"{note.problem}, so it is not known whether it was made for a claim: `nvidia-smi mig -dci` and "
             "`-dgi` destroy it once no pod uses it; then remove that file from the plugin's folder `ledger`"
         )
+    if note is not None and NODE_LABEL in note.owners:
+        return ThingPlan(stays="a layout of its GPU made it, or is to make it")
     if note is not None and note.owners:
         return ThingPlan(
             stays=f"it was made for the claim with UID {', '.join(sorted(note.owners))}, which has lost its checkpoint "

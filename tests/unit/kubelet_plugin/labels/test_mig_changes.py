@@ -6,21 +6,26 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.names import ClaimUid, DeviceName, gpu_device_name
 from dracaena.host.facts.troubles import GpuDriverReleasedError
 from dracaena.host.gpu_driver.thread import WedgedError
+from dracaena.kubelet_plugin.changes.change import NODE_LABEL, ForOwner
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
 from dracaena.kubelet_plugin.labels.follower import BlockedError, InUseError
 from dracaena.kubelet_plugin.ports import EffectPendingError
-from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, RESET_REQUIRED
 from support.fake_nvml import NOT_SUPPORTED
 from support.killed_steps import StopError
-from support.layout_node import WHOLE, LayoutNode, layout, layout_node
+from support.layout_node import BOOT, WHOLE, LayoutNode, layout, layout_node
 from support.mig_node import HungStep, ask_at_once
 from support.seeds import in_tiers
 
@@ -160,6 +165,29 @@ def test_a_gpu_that_an_admin_takes_out_of_mig_mode_in_the_middle_of_a_change_is_
     with pytest.raises(BlockedError, match="is to be on"):
         ampere.bring(sevenths)
     assert (ampere.is_at_rest(), ampere.made()) == (True, [])
+
+
+def test_a_claim_gets_a_place_of_a_layout_once_its_instance_was_destroyed_and_gives_it_back(node: LayoutNode) -> None:
+    """An admin has changed the GPU's entry to `as: mig`: no label ends what the layout had."""
+    node.bring(layout(g1=1))
+    (thing,) = node.changes.made(node.gpu())
+    (asked,) = node.engine.asked_by(thing, NODE_LABEL)
+    effect = Effect(MIG_INSTANCE, gpu_device_name(node.gpu().uuid), DeviceName(thing.name), parameters=asked)
+    claim = PreparedClaim(ClaimReference("default", "one", ClaimUid("one-uid")), (), wants=(effect,))
+    claims: Any = node.engine._claims
+    claims.good[claim.claim.uid] = Checkpoint(State.STARTED, BOOT, claim)
+    begins, ends = ForOwner(begins=claim.claim.uid), ForOwner(ends=claim.claim.uid)
+    with pytest.raises(TemporaryError, match=r"is taken by GPU instance .* remove it with `nvidia-smi mig -dci`"):
+        node.engine.settle([thing], begins, lambda: 1.0).check()
+    node.engine.settle([thing], ends, lambda: 1.0).check()
+    assert (there(node), node.made()) == ([("1g.10gb", 0)], [("1g.10gb", 0)])
+    node.hardware.gpus[0].instances.clear()
+    node.engine.settle([thing], ends, lambda: 1.0).check()
+    assert there(node) == [], "the end of a claim made what a layout had"
+    node.engine.settle([thing], begins, lambda: 1.0).check()
+    assert (there(node), node.made()) == ([("1g.10gb", 0)], [])
+    node.engine.settle([thing], ends, lambda: 1.0).check()
+    assert (there(node), node.ledger.things(MIG_INSTANCE)) == ([], ())
 
 
 def test_what_others_made_stays_and_so_does_the_gpu(node: LayoutNode) -> None:
