@@ -39,8 +39,13 @@ time the question goes further, as what it worked out is remembered."""
 CORDON: Final = Toleration(key=UNSCHEDULABLE_TAINT.key, operator="Exists", effect=UNSCHEDULABLE_TAINT.effect)
 """With it kube-scheduler binds a pod on cordoned nodes."""
 
-NODE_CONDITIONS: Final = "node.kubernetes.io/"
-"""Taints that Kubernetes puts on nodes that are not as they should be. To tolerate them is no remedy."""
+NODE_CONDITIONS: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+"""How keys of taints begin that Kubernetes puts on nodes that are not as they should be. To tolerate them is no
+remedy."""
+
+NODE_LIFE: Final = ("karpenter.sh/", "ToBeDeletedByClusterAutoscaler")
+"""The same of taints that autoscalers put on nodes that are about to go, or have just come. Nobody should do anything
+about them."""
 
 NodeFor = Callable[[Pod, Sequence[ResourceClaim]], Node | None]
 """Returns the node on which a pod with these claims would get its devices now; None: it would not."""
@@ -103,8 +108,9 @@ def _kinds(pod: Pod, claims: Sequence[ResourceClaim], why: Unsatisfied) -> Itera
     if CORDONED in texts:
         yield iter((_Change(_tolerating(pod, CORDON), claims, lambda node: f"uncordon node {node.metadata.name}"),))
     of_nodes = [text for text in texts if text.startswith(TAINTED)]
-    for text in of_nodes[:MOST_TAINTS]:
-        yield iter((_without_taint(pod, claims, text.removeprefix(TAINTED).split()[0]),))
+    keys = [text.removeprefix(TAINTED).split()[0] for text in of_nodes]
+    for key in [key for key in keys if not key.startswith(NODE_LIFE)][:MOST_TAINTS]:
+        yield iter((_without_taint(pod, claims, key),))
     if any("taint" in text for text in texts if text not in of_nodes):
         yield _tolerating_devices(pod, claims)
 

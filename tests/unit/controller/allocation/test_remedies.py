@@ -39,6 +39,8 @@ from support.seeds import sampled
 SICK = Taint(key="sick", value="yes", effect="NoSchedule")
 TEAM = Taint(key="team", value="other", effect="NoSchedule")
 LOST = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
+STOPPED = Taint(key="node.cloudprovider.kubernetes.io/shutdown", effect="NoSchedule")
+LEAVING = Taint(key="karpenter.sh/disrupted", effect="NoSchedule")
 HOPPER = machine("hopper", blocks(8, inside="NV18", outside="NV18"), nvlink_count=18, product_name="H100")
 AMPERE = machine("ampere", blocks(2, 2, inside="NV12", outside="NODE"), nvlink_count=12, product_name="A100")
 MACHINES = {"H100": HOPPER, "A100": AMPERE}
@@ -122,6 +124,8 @@ ALL = frozenset(range(8))
         ),
         ([Host("a", taint=TEAM)], asking(2), ["tolerate taint team of node a"]),
         ([Host("a", taint=LOST)], asking(2), ["repair node a, which has taint node.kubernetes.io/unreachable"]),
+        ([Host("a", taint=STOPPED)], asking(2), [f"repair node a, which has taint {STOPPED.key}"]),
+        ([Host("a", taint=LEAVING)], asking(2), []),
         ([Host("a", sick=ALL - {1})], asking(2), ["ask for 1 in place of 2", "clear the taints of GPUs of node a"]),
         ([Host("a", "A100")], asking(2, "B200"), ["leave out the selectors of its claims, which node a can give now"]),
         (
