@@ -87,20 +87,24 @@ def make(output: Path, python: str, takes: Sequence[str], without: frozenset[str
         wheels.mkdir()
         blocks = [block for block in _blocks(LOCK.read_text(encoding="utf-8")) if _name(block) not in without]
         lock.write_text("".join(blocks), encoding="utf-8")
-        if not _reused(output, blocks, wheels):
+        target = f"# for Python {python} on {' '.join(takes)}\n"
+        if not _reused(output, target, blocks, wheels):
             _download(lock, wheels, python, takes)
         own = _own_wheel(Path(name) / "source", wheels)
         digest = hashlib.sha256(own.read_bytes()).hexdigest()
         package, version, _ = own.name.split("-", 2)
         image = [block for block in blocks if _name(block) not in NOT_IN_THE_IMAGE]
-        lock.write_text("".join([*image, f"{package}=={version} --hash=sha256:{digest}\n"]), encoding="utf-8")
+        lock.write_text("".join([target, *image, f"{package}=={version} --hash=sha256:{digest}\n"]), encoding="utf-8")
         if output.exists():
             shutil.rmtree(output)
         shutil.copytree(wheels, output)
 
 
-def _reused(earlier: Path, blocks: Sequence[str], wheels: Path) -> bool:
-    """Copy what an earlier run has fetched, if that is all: each file's hash stands in the lock."""
+def _reused(earlier: Path, target: str, blocks: Sequence[str], wheels: Path) -> bool:
+    """Copy what an earlier run has fetched for the same target, if that is all: each file's hash stands in the lock."""
+    lock = earlier / "requirements.txt"
+    if not lock.is_file() or not lock.read_text(encoding="utf-8").startswith(target):
+        return False
     known = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in sorted(earlier.glob("*.whl"))}
     found = [[path for digest, path in known.items() if f"sha256:{digest}" in block] for block in blocks]
     if not all(found):

@@ -116,14 +116,17 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
 
 
-def test_wheels_of_an_earlier_run_are_used_again_by_their_hashes(tmp_path: Path) -> None:
+def test_wheels_of_an_earlier_run_for_the_same_target_are_used_again_by_their_hashes(tmp_path: Path) -> None:
     earlier, target = tmp_path / "earlier", tmp_path / "target"
     earlier.mkdir()
     target.mkdir()
+    (earlier / "requirements.txt").write_text("# for this machine\n...")
     (earlier / "a-1.0-py3-none-any.whl").write_bytes(b"a for this machine")
     (earlier / "b-1.0-py3-none-any.whl").write_bytes(b"b")
     blocks = [requirement("a", b"a for another machine", b"a for this machine"), requirement("b", b"b")]
-    assert wheels_script()._reused(earlier, blocks, target)
+    assert not wheels_script()._reused(earlier, "# for another machine\n", blocks, target)
+    assert list(target.iterdir()) == []
+    assert wheels_script()._reused(earlier, "# for this machine\n", blocks, target)
     assert sorted(path.name for path in target.iterdir()) == ["a-1.0-py3-none-any.whl", "b-1.0-py3-none-any.whl"]
 
 
@@ -131,10 +134,11 @@ def test_one_wheel_that_is_not_the_one_of_the_lock_has_all_fetched_anew(tmp_path
     earlier, target = tmp_path / "earlier", tmp_path / "target"
     earlier.mkdir()
     target.mkdir()
+    (earlier / "requirements.txt").write_text("# for this machine\n...")
     (earlier / "a-1.0-py3-none-any.whl").write_bytes(b"a")
     (earlier / "b-1.0-py3-none-any.whl").write_bytes(b"b, tampered with")
     blocks = [requirement("a", b"a"), requirement("b", b"b")]
-    assert not wheels_script()._reused(earlier, blocks, target)
+    assert not wheels_script()._reused(earlier, "# for this machine\n", blocks, target)
     assert list(target.iterdir()) == []
 
 
@@ -151,7 +155,8 @@ def test_what_only_an_install_by_name_needs_is_fetched_and_stays_out_of_the_imag
     monkeypatch.setattr(script, "_download", lambda lock, *_: fetched.extend(names(lock)))
 
     def names(lock: Path) -> list[str]:
-        return [script._name(block) for block in script._blocks(lock.read_text(encoding="utf-8"))]
+        blocks = script._blocks(lock.read_text(encoding="utf-8"))
+        return [script._name(block) for block in blocks if not block.startswith("#")]
 
     script.make(tmp_path / "image", "3.13", [], script.NOT_IN_THE_IMAGE)
     assert not script.NOT_IN_THE_IMAGE & set(fetched)
