@@ -74,7 +74,9 @@ def platforms(system: str, machine: str) -> list[str]:
     """Return pip's names of the platforms whose wheels run on a system and processor, best first."""
     if system == "darwin":
         return [f"macosx_{version}_{kind}" for version in MACOS for kind in (machine, "universal2")]
-    return [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST_GLIBC_MINOR, OLDEST_GLIBC_MINOR - 1, -1)]
+    names = [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST_GLIBC_MINOR, OLDEST_GLIBC_MINOR - 1, -1)]
+    # Another name of the last one. Without it pip takes protobuf without its compiled part.
+    return [*names, f"manylinux2014_{machine}"]
 
 
 def make(output: Path, python: str, takes: Sequence[str], without: frozenset[str]) -> None:

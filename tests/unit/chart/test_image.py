@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import platform
 import re
 import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import packaging.tags
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -167,6 +169,16 @@ def test_what_only_an_install_by_name_needs_is_fetched_and_stays_out_of_the_imag
     assert set(fetched) - set(image) == script.ASYNCIO_HALF
     assert names(tmp_path / "installable" / "requirements.txt") == image
     assert " --installable " in make("--dry-run", "wheels").stdout
+
+
+def test_platforms_have_all_names_that_pip_has_for_them() -> None:
+    """Of glibc 2.17 and later: whatever pip itself takes on this machine, old names too."""
+    newest, machine = packaging.tags.platform_tags(), platform.machine()
+    names = [name for name in newest if name.startswith("manylinux")]
+    ours = wheels_script().platforms("linux", machine)
+    first = next(i for i, name in enumerate(names) if name in ours)
+    last = names.index(f"manylinux_2_16_{machine}") if f"manylinux_2_16_{machine}" in names else len(names)
+    assert names[first:last] == ours[ours.index(names[first]) :]
 
 
 def test_lock_is_split_into_requirements_with_their_hashes() -> None:
