@@ -21,7 +21,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.nodes.matching import CORDONED, TAINTED, UNSCHEDULABLE_TAINT
 from dracaena.controller.allocation.nodes.node_filter import tolerations_of
-from dracaena.controller.allocation.request import inside, items
+from dracaena.controller.allocation.request import inside, items, request_entries
 
 MOST_REMEDIES: Final = 3
 """Named for one pod: an Event has room for 1,024 characters, and people read no more."""
@@ -131,8 +131,10 @@ def _fewer(pod: Pod, claims: Sequence[ResourceClaim]) -> Iterator[_Change]:
 
 
 def _without_selectors(pod: Pod, claims: Sequence[ResourceClaim]) -> Iterator[_Change]:
-    if any(entry.get("selectors") for claim in _open(claims) for entry in _exact(claim)):
-        changed = _changed(claims, lambda entry: {name: entry[name] for name in entry if name != "selectors"})
+    if any(entry.get("selectors") for claim in _open(claims) for entry in request_entries(claim.spec)):
+        changed = _changed(
+            claims, lambda entry: {name: entry[name] for name in entry if name != "selectors"}, every=True
+        )
         yield _Change(pod, changed, partial(_now, "leave out the selectors of its claims"))
 
 
@@ -144,7 +146,7 @@ def _without_policies(pod: Pod, claims: Sequence[ResourceClaim]) -> Iterator[_Ch
 
 
 def _tolerating_devices(pod: Pod, claims: Sequence[ResourceClaim]) -> Iterator[_Change]:
-    changed = _changed(claims, lambda entry: {**entry, "tolerations": [{"operator": "Exists"}]})
+    changed = _changed(claims, lambda entry: {**entry, "tolerations": [{"operator": "Exists"}]}, every=True)
     yield _Change(pod, changed, lambda node: f"clear the taints of GPUs of node {node.metadata.name}")
 
 
@@ -187,12 +189,14 @@ def _count(entry: Mapping[str, Any]) -> int:
 
 
 def _changed(
-    claims: Sequence[ResourceClaim], change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    claims: Sequence[ResourceClaim], change: Callable[[Mapping[str, Any]], Mapping[str, Any]], *, every: bool = False
 ) -> list[ResourceClaim]:
-    """Return the claims, those without devices with other requests."""
+    """Return the claims, those without devices with other requests; with `every`, with other alternatives, too."""
 
     def of(request: Mapping[str, Any]) -> Mapping[str, Any]:
-        exactly = inside(request, "exactly")
+        exactly, alternatives = inside(request, "exactly"), items(request, "firstAvailable") if every else []
+        if alternatives:
+            return {**request, "firstAvailable": [change(one) for one in alternatives]}
         return {**request, "exactly": change(exactly)} if exactly else request
 
     return [

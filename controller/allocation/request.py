@@ -152,7 +152,7 @@ class ClaimDemand:
 
 def tolerates_anything(claim: ResourceClaim) -> bool:
     """Return whether any request of a claim has a toleration. Reads leniently, never raises."""
-    return any(entry.get("tolerations") for entry in _request_entries(claim.spec))
+    return any(entry.get("tolerations") for entry in request_entries(claim.spec))
 
 
 def classes_asked_for(claim: ResourceClaim) -> frozenset[str]:
@@ -164,7 +164,7 @@ def classes_asked_for(claim: ResourceClaim) -> frozenset[str]:
 
 def names_selector(document: Mapping[str, Any], expression: str) -> bool:
     """Return whether the spec of a claim or class has this selector anywhere. Reads leniently, never raises."""
-    places = (document, *_request_entries(document))
+    places = (document, *request_entries(document))
     return any(
         inside(entry, "cel").get("expression") == expression for place in places for entry in items(place, "selectors")
     )
@@ -182,11 +182,11 @@ def selectors_name(document: Mapping[str, Any], driver: str) -> bool:
 
 def class_names(claim: ResourceClaim) -> tuple[str, ...]:
     """Return the classes that a claim names anywhere, sorted. Reads leniently, never raises."""
-    names = (entry.get("deviceClassName") for entry in _request_entries(claim.spec))
+    names = (entry.get("deviceClassName") for entry in request_entries(claim.spec))
     return tuple(sorted({name for name in names if isinstance(name, str)}))
 
 
-def _request_entries(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def request_entries(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield each request of a claim's spec, and each alternative of it."""
     for request in items(inside(spec, "devices"), "requests"):
         yield from (inside(request, "exactly"), *items(request, "firstAvailable"))

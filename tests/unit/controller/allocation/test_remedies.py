@@ -89,6 +89,12 @@ def asking(count: int, product: str | None = None, **more: Any) -> ResourceClaim
     return claim("c", request(count=count, **fields), **more)
 
 
+def either(count: int, **fields: Any) -> ResourceClaim:
+    """A claim for twice the devices, or that many."""
+    alternatives = [{"name": f"n{n}", "deviceClassName": DRIVER, "count": n, **fields} for n in (2 * count, count)]
+    return claim("c", {"name": "any", "firstAvailable": alternatives})
+
+
 def what_helps(hosts: Sequence[Host], asked: ResourceClaim, waiting: Pod | None = None) -> tuple[str, ...]:
     (outcome,) = simulation(hosts, asked).decide(waiting or pod("p", asked.metadata.name))
     assert outcome.node is None, outcome
@@ -124,6 +130,13 @@ ALL = frozenset(range(8))
         ),
         ([Host("a", taint=TEAM)], asking(2), ["tolerate taint team of node a"]),
         ([Host("a", taint=LOST)], asking(2), ["repair node a, which has taint node.kubernetes.io/unreachable"]),
+        (
+            [Host("a")],
+            either(2, selectors=[{"cel": {"expression": f'device.attributes["{DRIVER}"].productName == "B200"'}}]),
+            ["leave out the selectors of its claims, which node a can give now"],
+        ),
+        ([Host("a", sick=ALL - {1})], either(4), ["clear the taints of GPUs of node a"]),
+        ([Host("a", taken=ALL - {1})], either(4), ["wait until pods leave node a, which can serve it then"]),
         ([Host("a", taint=STOPPED)], asking(2), [f"repair node a, which has taint {STOPPED.key}"]),
         ([Host("a", taint=LEAVING)], asking(2), []),
         ([Host("a", sick=ALL - {1})], asking(2), ["ask for 1 in place of 2", "clear the taints of GPUs of node a"]),
