@@ -42,20 +42,31 @@ def client(server: ApiGround, tmp_path: Path) -> KubeClient:
 
 
 @contextmanager
+def interruptible() -> Iterator[None]:
+    """Let programs that start meanwhile end at SIGINT. A shell that starts tests in the background has it ignored,
+    which every program below inherits, and Python then leaves it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def following(folder: Path, output: IO[bytes] | int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-P", "-m", "dracaena.cli.main", "status", "--watch", *arguments]
-    with (folder / "errors").open("wb") as errors:
+    with (folder / "errors").open("wb") as errors, interruptible():
         started = subprocess.Popen(
             [*command, "--kubeconfig", str(folder / "kubeconfig")],
             stdout=output,
             stderr=errors,
             stdin=subprocess.DEVNULL,
         )
-        try:
-            yield started
-        finally:
-            started.kill()
-            started.wait()
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait()
 
 
 def hold(client: KubeClient) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +52,11 @@ class CountingClock(FakeClock):
 
     def worked(self) -> float:
         return self.steps * STEP_S
+
+    def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+        """Let the time pass at once: the one thread that there is would wait for itself."""
+        self.advance(timeout_s)
+        return event.is_set()
 
 
 class HostileWorld(Bench):
