@@ -196,7 +196,10 @@ class WholeNodeSimulator(WholeNode):
             self.node, self.older = self.older, self.node
             self.call_newer(lambda node: node.read())
             self.node, self.older = self.older, self.node
+        hangs = self.hangs is not None
         self.look()
+        if hangs:  # until a reading has worked nobody knows of the new numbers, and containers start by the old ones
+            self.look()
         # A share that is not enforced again, because its claim is set aside, may end before it is: then nobody knows
         # whether it was an admin who set the driver's default meanwhile.
         self.uncertain |= {key for key in self.foreign if key[0] == "interval" and not self.is_long(key[1])}
