@@ -49,9 +49,11 @@ class Browser:
         self._call("Page.navigate", url=url)
         self.wait_for(f"location.href.startsWith('{url}') && document.readyState === 'complete'")
 
-    def prefer(self, scheme: str) -> None:
-        """Be `light` or `dark`."""
-        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    def prefer(self, scheme: str, motion: str = "no-preference") -> None:
+        """Be `light` or `dark`; with the motion `reduce` nothing flashes."""
+        wanted = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
+        features = [{"name": name, "value": value} for name, value in wanted.items()]
+        self._call("Emulation.setEmulatedMedia", features=features)
 
     def value(self, expression: str) -> Any:
         """Return the value of an expression in the page; a promise is waited for."""

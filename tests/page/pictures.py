@@ -51,7 +51,7 @@ def main(folder: Path) -> int:
         url = cluster.page_url()
         assert url is not None
         tab.open(url, width=WIDTH, height=1000)
-        tab.prefer("light")
+        tab.prefer("light", motion="reduce")
         tab.wait_for("document.getElementById('live').textContent === 'live'")
         take_page(tab, folder)
     too_large = [path.name for path in sorted(folder.glob("*.png")) if path.stat().st_size > MOST_BYTES]
@@ -63,13 +63,16 @@ def main(folder: Path) -> int:
 def take_page(tab: Browser, folder: Path) -> None:
     """Take all of the page: sizes are fixed, so that a picture replaces another without moving the text around it."""
     tab.wait_for("document.querySelectorAll('#numbers li').length === 5")
-    tab.screenshot(folder / "page.png", of="body", size=(WIDTH, 940))
+    tab.wait_for(f"document.getElementById('n-waiting').textContent === '{len(WAITING)}'")  # it shows what has settled
+    free = "document.querySelector('#numbers b').textContent"
+    tab.wait_for(f"document.querySelector('#bar .sum').textContent.includes({free})")
+    tab.screenshot(folder / "page.png", of="body", size=(WIDTH, 640))
     show(tab, "#/waiting", f"document.querySelectorAll('.card').length === {len(WAITING)}")
-    tab.screenshot(folder / "waiting.png", of="#waiting", size=(WIDTH, 420))
+    tab.screenshot(folder / "waiting.png", of="#waiting", size=(WIDTH, 550))
     show(tab, f"#/fleet?open=node%2F{NODE}", "document.querySelectorAll('#drawer .gpu').length === 8")
-    tab.screenshot(folder / "node.png", of="#drawer", size=(481, 860))
+    tab.screenshot(folder / "node.png", of="#drawer", size=(481, 890))
     show(tab, f"#/fleet?open=pod%2F{POD.replace('/', '%2F')}", "!!document.getElementById('pod-state')")
-    tab.screenshot(folder / "pod.png", of="#drawer", size=(481, 720))
+    tab.screenshot(folder / "pod.png", of="#drawer", size=(481, 400))
 
 
 def show(tab: Browser, fragment: str, shown: str) -> None:

@@ -40,7 +40,7 @@ export class Fleet {
     this.grid.addEventListener("mouseleave", () => { at("tip").hidden = true; this.under.hidden = true; });
   }
 
-  // `order`: places of `nodes` in groups, [{ title, note, places }].
+  // `order`: places of `nodes` in groups, [{ title, note, short, places }]; what is free of them now is asked at each drawing.
   show(nodes, groups, state, team) {
     Object.assign(this, { nodes, groups, state, team, total: groups.reduce((sum, group) => sum + group.places.length, 0) });
     this.grid.hidden = state.as === "list" || !this.total;
@@ -161,8 +161,9 @@ export class Fleet {
     for (let strip = from; strip <= to; strip += 1) if (!fresh(strip)) { this.paintStrip(strip, spare); this.soon(); break; } // out of sight: one at a time
     for (const canvas of spare) canvas.remove();
     const shown = this.heads.filter((head) => head.y > top - 200 && head.y < top + innerHeight + 200);
-    const key = shown.map((head) => `${head.y}${head.title}${head.note}`).join();
-    if (this.titled !== key) { this.titled = key; fill(this.titles, shown.map((head) => h("h3", { class: head.w < 300 ? "tight" : "", css: { top: `${head.y}px`, left: `${head.x}px`, width: `${head.w}px` } }, head.title, h("span", {}, head.note)))); }
+    const notes = shown.map((head) => head.note());
+    const key = shown.map((head, nth) => `${head.y}${head.title}${notes[nth]}`).join();
+    if (this.titled !== key) { this.titled = key; fill(this.titles, shown.map((head, nth) => h("h3", { class: head.w < 300 ? "tight" : "", css: { top: `${head.y}px`, left: `${head.x}px`, width: `${head.w}px` } }, head.title, h("span", {}, notes[nth])))); }
   }
 
   paintStrip(strip, spare) {

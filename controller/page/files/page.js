@@ -43,7 +43,7 @@ function grouped() {
   const column = state.group === "rack" ? 2 : 1;
   const groups = new Map();
   for (const place of places) { const key = data.nodes[place][column]; if (!groups.has(key)) groups.set(key, []); groups.get(key).push(place); }
-  return [...groups].map(([key, some]) => ({ title: (column === 2 ? data.racks : data.products)[key] ?? "no rack", note: summed(data.nodes, some), short: `${some.reduce((sum, place) => sum + free(data.nodes[place][3]), 0)} free`, places: some }));
+  return [...groups].map(([key, some]) => ({ title: (column === 2 ? data.racks : data.products)[key] ?? "no rack", note: () => summed(data.nodes, some), short: () => `${some.reduce((sum, place) => sum + free(data.nodes[place][3]), 0)} free`, places: some }));
 }
 
 // The parts of the page
@@ -88,15 +88,26 @@ function heldBy(places) { // whole GPUs of the one team that is chosen
   return ` · ${state.team[0]} holds ${count(places.reduce((sum, place) => sum + data.nodes[place][4].filter((each) => each === team).length, 0), "whole GPU")}`;
 }
 
+function sumOf(groups) {
+  const places = groups.flatMap((group) => group.places);
+  return summed(data.nodes, places) + heldBy(places);
+}
+
+// The nodes stay that the reader chose; what is free of them is counted again. Screen readers say only what the reader changed.
+function countAgain() {
+  const sum = document.querySelector("#bar .sum");
+  sum.removeAttribute("role");
+  sum.textContent = sumOf(fleet.groups);
+}
+
 function showBar(groups) {
   const pick = (name, title, options) => h("label", {}, `${title} `, h("select", { name, "data-key": `pick-${name}` }, Object.entries(options).map(([value, text]) => h("option", { value, selected: state[name] === value }, text))));
   const as = (value, text) => h("a", { href: link(state, { as: value }), "aria-current": state.as === value ? "true" : null, "data-key": `as-${value}` }, text);
   const chips = [...state.product.map((one) => ["product", one, one]), ...state.team.map((one) => ["team", one, `team ${one}`]), ...state.show.map((one) => ["show", one, SHOWS[one]?.[0] ?? one]),
     ...(state.free ? [["free", 0, `${state.free} or more free`]] : []), ...(state.rack ? [["rack", "", `rack ${state.rack}`]] : []), ...(state.q ? [["q", "", `“${state.q}”`]] : [])];
   const without = (name, value) => ({ [name]: Array.isArray(state[name]) ? state[name].filter((one) => one !== value) : DEFAULTS[name] });
-  const places = groups.flatMap((group) => group.places);
   refill(at("bar"), h("button", { id: "open-rail", type: "button", "data-key": "rail", "aria-expanded": String(document.body.classList.contains("filters")), onclick: () => document.body.classList.toggle("filters") }, chips.length ? `Filters (${chips.length})` : "Filters"),
-    h("p", { class: "sum", role: "status" }, summed(data.nodes, places), heldBy(places)),
+    h("p", { class: "sum", role: "status" }, sumOf(groups)),
     state.as === "grid" ? pick("group", "Group by", { product: "product", rack: "rack", none: "nothing" }) : null, pick("sort", "Order", SORTS),
     h("span", { class: "seg", role: "group", "aria-label": "Show as" }, as("grid", "Grid"), as("list", "List")),
     h("div", { class: "chips" }, chips.map(([name, value, text]) => h("button", { type: "button", "data-key": `chip-${name}-${value}`, "aria-label": `Remove filter: ${text}`, onclick: () => go(without(name, value)) }, `${text} ✕`)), chips.length > 1 ? h("button", { type: "button", onclick: () => go({ ...DEFAULTS, as: state.as, group: state.group }) }, "Clear all") : null),
@@ -200,7 +211,7 @@ function showTrouble() {
 function takeRows(rows) {
   const places = Object.keys(rows).map(Number);
   for (const place of places) data.nodes[place] = rows[place];
-  if (state.view === "fleet") fleet.touch(places);
+  if (state.view === "fleet") { fleet.touch(places); countAgain(); }
   return places.some((place) => state.open === `node/${rows[place][0]}`);
 }
 
@@ -211,7 +222,7 @@ function takeFleet(answer) {
   if (lists(answer) === lists(data)) {
     data = fleet.data = answer;
     fleet.nodes = answer.nodes;
-    if (state.view === "fleet") fleet.touch(answer.nodes.map((_, place) => place));
+    if (state.view === "fleet") { fleet.touch(answer.nodes.map((_, place) => place)); countAgain(); }
     return showBeside(true);
   }
   const kept = fleet.inSight();
