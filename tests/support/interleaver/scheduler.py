@@ -164,6 +164,10 @@ class Scheduler:
         bound = yield from self._pre_bind(pod, claims, node, devices)
         if bound:
             yield "binds"
+            for claim in claims:
+                stored = self._server.claims.get(claim.key)
+                if stored is not None and stored.metadata.uid != claim.metadata.uid:
+                    self._world.moved_under_a_bind(claim, stored, pod)
             bound = self._server.bind(pod.key, pod.metadata.uid, node)
         if bound:
             self.bound.add(pod.metadata.uid)
