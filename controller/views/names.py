@@ -19,7 +19,10 @@ MOST_LETTERS: Final = 1_000
 def shown_text(text: str) -> str:
     """Return a bounded text that stays on its line: control characters, and those that change the writing direction,
     are replaced. Markup is left alone: the caller must show it as text."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:MOST_LETTERS])
+    cut = text[:MOST_LETTERS]
+    if cut.isprintable():
+        return cut
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in cut)
 
 
 def without_names(node: PublishedNode, sight: Sight) -> PublishedNode:
