@@ -87,8 +87,7 @@ def _listing(client: KubeClient, path: str, query: Mapping[str, str], driver: st
     try:
         while True:
             answer = _object(client.get_raw(path, asked))
-            items = answer.get("items")
-            found += [one for one in (items if isinstance(items, list) else ()) if isinstance(one, Mapping)]
+            found += _objects(answer.get("items"))
             metadata = answer.get("metadata")
             rest = metadata.get("continue") if isinstance(metadata, Mapping) else None
             if not rest or not isinstance(rest, str):
@@ -104,12 +103,12 @@ def _resources(client: KubeClient, group: str) -> frozenset[str] | None:
     from dracaena.kube.errors import KubeError, NotFoundError
 
     try:
-        listed = _object(client.get_raw(f"/apis/{group}")).get("resources")
+        listed = _objects(_object(client.get_raw(f"/apis/{group}")).get("resources"))
     except NotFoundError:
         return frozenset()
     except KubeError:
         return None
-    return frozenset(str(one.get("name")) for one in listed if isinstance(one, Mapping)) if listed else frozenset()
+    return frozenset(str(one.get("name")) for one in listed)
 
 
 def _may(client: KubeClient, right: Right) -> bool | None:
@@ -131,6 +130,11 @@ def _object(answer: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _objects(value: Any) -> list[Document]:
+    """Return the objects in a list; none if it is no list."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 def _why(error: Exception) -> str:

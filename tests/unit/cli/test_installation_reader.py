@@ -150,7 +150,8 @@ def test_kinds_that_the_server_does_not_have_are_none(server: Server, client: Ku
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"not JSON", b"[1, 2]", {"items": 7}, {"items": [7, None, "x"]}, {"metadata": 1}]
+    "answer",
+    [b"", b"not JSON", b"[1, 2]", {"items": 7}, {"items": [7, None, "x"]}, {"metadata": 1}, {"resources": 7}],
 )
 def test_any_answer_is_read(server: Server, client: KubeClient, answer: Any) -> None:
     for kind, (root, _) in READS.items():
