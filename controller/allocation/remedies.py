@@ -159,7 +159,7 @@ def _without_taint(pod: Pod, claims: Sequence[ResourceClaim], key: str) -> _Chan
     def words(node: Node) -> str:
         if key.startswith(NODE_CONDITIONS):
             return f"repair node {node.metadata.name}, which has taint {key}"
-        return f"tolerate taint {key} of node {node.metadata.name}"
+        return f"tolerate taint {key} of node {node.metadata.name}, if its admin agrees"
 
     return _Change(_tolerating(pod, Toleration(key=key, operator="Exists")), claims, words)
 

@@ -128,7 +128,7 @@ ALL = frozenset(range(8))
             asking(2),
             ["wait until pods leave node b", "uncordon node a"],
         ),
-        ([Host("a", taint=TEAM)], asking(2), ["tolerate taint team of node a"]),
+        ([Host("a", taint=TEAM)], asking(2), ["tolerate taint team of node a, if its admin agrees"]),
         ([Host("a", taint=LOST)], asking(2), ["repair node a, which has taint node.kubernetes.io/unreachable"]),
         (
             [Host("a")],
