@@ -196,10 +196,7 @@ class WholeNodeSimulator(WholeNode):
             self.node, self.older = self.older, self.node
             self.call_newer(lambda node: node.read())
             self.node, self.older = self.older, self.node
-        hangs = self.hangs is not None
-        self.look()
-        if hangs:  # until a reading has worked nobody knows of the new numbers, and containers start by the old ones
-            self.look()
+        self.look_until_seen()
         # A share that is not enforced again, because its claim is set aside, may end before it is: then nobody knows
         # whether it was an admin who set the driver's default meanwhile.
         self.uncertain |= {key for key in self.foreign if key[0] == "interval" and not self.is_long(key[1])}
@@ -271,13 +268,21 @@ class WholeNodeSimulator(WholeNode):
             self.foreign["interval", ordinal] = TimeSliceInterval.SHORT.value
             self.uncertain.discard(("interval", ordinal))
 
+    def look_until_seen(self) -> None:
+        """Look, and once more if that reading hung: until one has worked nobody knows of new numbers, or of a GPU whose
+        driver somebody took away, and containers start with what was read before."""
+        hangs = self.hangs is not None
+        self.look()
+        if hangs:
+            self.look()
+
     def bind_by_hand(self) -> None:
         for ordinal in self.idle()[:1]:
             address = self.hardware.addresses()[ordinal]
             if not self.hardware.bus.open_by.get(address):
                 self.hardware.bus.rebind(address, "vfio-pci")
                 self.foreign["vfio", ordinal] = "vfio-pci"
-                self.look()
+                self.look_until_seen()
 
     def undo_by_hand(self) -> None:
         """An admin takes back one thing."""

@@ -52,7 +52,7 @@ def run(folder: Path, seed: int) -> WholeNodeSimulator:
 
 
 @pytest.mark.timeout(24 * 3600)
-@pytest.mark.parametrize("count", in_tiers(125, 250, 5_000))
+@pytest.mark.parametrize("count", in_tiers(125, 500, 5_000))
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_whatever_happens_each_claim_has_what_it_was_given_and_nothing_else_is_left(
     tmp_path: Path, batch: int, count: int
