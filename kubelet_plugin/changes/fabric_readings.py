@@ -128,26 +128,20 @@ class FabricReadings:
 
     def _remember(self, machine: Machine) -> Mapping[str, int]:
         """Return the module ids that were read since the node came up, with those of this machine."""
-        known = self._remembered()
-        now = places_read(machine)
-        # A place belongs to the GPU that has it now, and no longer to the one that had it before.
-        kept = {address: module for address, module in known.items() if module not in now.values()}
-        joined = {**kept, **now}
-        if joined != known:
-            places = NotedPlaces(dict(sorted(joined.items())))
-            try:
-                self._ledger.write(PLACES, Note(self._ledger.boot_id, {}, places))
-            except DracaenaError as error:
-                log.warning("module ids are not saved for the next start", error=str(error))
-        return joined
-
-    def _remembered(self) -> Mapping[str, int]:
+        joined = now = dict(places_read(machine))
         try:
-            note = self._ledger.read(PLACES, NotedPlaces)
+            with self._claims.hold():  # between the look and the write the other instance might note more
+                note = self._ledger.read(PLACES, NotedPlaces)
+                known = note.noted.modules if isinstance(note, Note) else {}
+                # A place belongs to the GPU that has it now, and no longer to the one that had it before.
+                kept = {address: module for address, module in known.items() if module not in now.values()}
+                joined = {**kept, **now}
+                if joined != known:
+                    places = NotedPlaces(dict(sorted(joined.items())))
+                    self._ledger.write(PLACES, Note(self._ledger.boot_id, {}, places))
         except DracaenaError as error:
-            log.warning("module ids that were read before are not known", error=str(error))
-            return {}
-        return note.noted.modules if isinstance(note, Note) else {}
+            log.warning("module ids that were read before are not known, or not saved", error=str(error))
+        return joined
 
 
 def _foreign(told: ToldPartition) -> Trouble:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from itertools import chain, combinations, count, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dracaena.api.errors import TemporaryError
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.changes.change import Note
 from dracaena.kubelet_plugin.changes.engine import SettledThings
+from dracaena.kubelet_plugin.changes.fabric_readings import PLACES, FabricReadings, NotedPlaces
+from dracaena.kubelet_plugin.changes.kinds.fabric_partition import FabricPartitions
+from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
-from support.fabric_node import FabricNode, active, break_checkpoint, fabric_node, prepare, told, unprepare
+from dracaena.kubelet_plugin.discovery.build import Reading
+from support.clock import FakeClock
+from support.fabric_node import FabricNode, FabricPort, active, break_checkpoint, fabric_node, prepare, told, unprepare
 from support.fake_fabric_manager import (
     DOWN,
     GENERIC_ERROR,
@@ -19,7 +29,10 @@ from support.fake_fabric_manager import (
     NVLINK_ERROR,
     RUNNING,
     STARTING,
+    FakeFabricManager,
 )
+from support.machines import plain_machine
+from support.plugin import ThreadLock, node_claims
 
 
 @pytest.fixture
@@ -164,3 +177,132 @@ def test_a_partition_that_has_other_gpus_after_a_restart_is_not_activated_again(
     assert "cannot be activated: Fabric Manager does not have, or does not support, partition 3 (modules 1 3)" in (
         node.fabric_troubles[0].text
     )
+
+
+# Two instances, each with a reading of its own, of which one may be old: the driver hung
+
+
+class TakenError(BaseException):
+    """The other instance has the lock, and this one would wait for it."""
+
+
+class SharedLock:
+    """The lock of both instances, on one thread."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+
+    @contextmanager
+    def hold(self, _within_s: float | None = None) -> Iterator[None]:
+        if self._is_taken:
+            raise TakenError
+        self._is_taken = True
+        try:
+            yield
+        finally:
+            self._is_taken = False
+
+
+class NoLock:
+    """A planted fault: nobody waits for anybody."""
+
+    def hold(self, _within_s: float | None = None) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class Interrupted(DocumentFolder):
+    """The files of the instance that is interrupted: `step` is called before each access, and after it."""
+
+    step: Callable[[], None] = staticmethod(lambda: None)
+
+    def read(self, name: str) -> bytes | None:
+        self.step()
+        found = super().read(name)
+        self.step()
+        return found
+
+    def write(self, name: str, data: bytes) -> None:
+        self.step()
+        super().write(name, data)
+        self.step()
+
+
+def instance(folder: Path, lock: SharedLock | NoLock, files: DocumentFolder) -> FabricReadings:
+    claims = node_claims(folder, lock=lock)
+    ledger, clock = Ledger(files, claims, claims.boot_id), FakeClock()
+    port = FabricPort(FakeFabricManager(life=DOWN), clock)
+    return FabricReadings(port, FabricPartitions(port, ThreadLock(), ledger, clock), ledger, claims)
+
+
+def reading_of(modules: Collection[int]) -> Reading:
+    """A reading of the GPUs that have these modules; VFIO has the others by then."""
+    plain = plain_machine(len(modules))
+    gpus = [
+        replace(gpu, module_id=module, pci_bus_id=f"0000:0{module}:00.0")
+        for gpu, module in zip(plain.gpus, modules, strict=True)
+    ]
+    return Reading(replace(plain, gpus=tuple(gpus)))
+
+
+def noted_in(folder: Path) -> tuple[int, ...]:
+    """Return the modules that are noted."""
+    note = Ledger(in_ledger(folder), node_claims(folder), "boot-1").read(PLACES, NotedPlaces)
+    assert isinstance(note, Note)
+    return tuple(sorted(note.noted.modules.values()))
+
+
+def in_ledger(folder: Path) -> DocumentFolder:
+    return DocumentFolder(folder / "ledger", synced=False)
+
+
+def read_at(folder: Path, lock: SharedLock | NoLock, one: Reading, other: Reading, at: int) -> bool:
+    """Have the other instance read at a step of the first one, or after it if it has to wait for the lock. Return
+    whether there is such a step.
+    """
+    files = Interrupted(folder / "ledger", synced=False)
+    first, second = instance(folder, lock, files), instance(folder, lock, in_ledger(folder))
+    steps, waiting = count(), [other]
+
+    def step() -> None:
+        if next(steps) == at:
+            with suppress(TakenError):
+                second.read(other)
+                waiting.clear()
+
+    files.step = step
+    first.read(one)
+    for each in waiting:
+        second.read(each)
+    return next(steps) > at
+
+
+def lost_places(folder: Path, lock: SharedLock | NoLock) -> list[str]:
+    """Return each order of two readings after which a module that one of them had is not noted."""
+    lost, number = [], count()
+    some = list(chain.from_iterable(combinations((1, 2, 3), size) for size in (1, 2)))
+    for one, other in product(some, some):
+        for at in count():
+            there = folder / str(next(number))
+            if not read_at(there, lock, reading_of(one), reading_of(other), at):
+                break
+            if noted_in(there) != tuple(sorted({*one, *other})):
+                lost.append(f"{one} and, at step {at}, {other}: {noted_in(there)}")
+    return lost
+
+
+def test_no_module_that_one_of_two_instances_has_read_is_forgotten(tmp_path: Path) -> None:
+    assert lost_places(tmp_path, SharedLock()) == []
+
+
+def test_without_their_lock_the_search_sees_modules_that_are_forgotten(tmp_path: Path) -> None:
+    assert len(lost_places(tmp_path, NoLock())) > 20
+
+
+def test_places_that_cannot_be_read_now_are_not_overwritten(tmp_path: Path) -> None:
+    class Failing(DocumentFolder):
+        def read(self, _name: str) -> bytes | None:
+            raise TemporaryError("the disk does not answer")
+
+    instance(tmp_path, SharedLock(), in_ledger(tmp_path)).read(reading_of((1, 2)))
+    instance(tmp_path, SharedLock(), Failing(tmp_path / "ledger", synced=False)).read(reading_of((1,)))
+    assert noted_in(tmp_path) == (1, 2)
