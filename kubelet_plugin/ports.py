@@ -480,7 +480,7 @@ ReadPool = Callable[[], PublishedPool]
 ReadGpuDriverEdits = Callable[[], GpuDriverEdits]
 """Returns what containers get of the installed driver. Raises TemporaryError if there is none."""
 
-ReadMinors = Callable[[], Mapping[str, int]]
-"""Reads which minor the driver gave to each GPU, by PCI address (`dddd:bb:dd.f`); empty if nothing says.
+ReadMinors = Callable[[], Mapping[str, int] | None]
+"""Reads which minor the driver gave to each GPU that it has, by PCI address (`dddd:bb:dd.f`); None if nothing says.
 
 Raises TemporaryError if the driver does not answer."""

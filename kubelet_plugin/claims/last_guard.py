@@ -97,8 +97,9 @@ class LastGuard:
     def refuse_stale(self, prepared: PreparedClaim) -> None:
         """Refuse device nodes that no longer belong to the claim's devices, by what the driver shows without a call.
 
-        The last reading may be a minute old, and the driver may have been reloaded since. That driver does not know the
-        GPUs for virtual machines; they are compared where their nodes are read (ReadClaimNodes).
+        The last reading may be a minute old. Since then the driver may have been reloaded or unloaded, and an admin may
+        have bound a GPU to another one. It does not know the GPUs for virtual machines; they are compared where their
+        nodes are read (ReadClaimNodes).
         """
         try:
             minors = self._read_minors()
@@ -106,13 +107,19 @@ class LastGuard:
             # A driver that hangs is not reloaded meanwhile: the last reading holds.
             log.warning("minors of the GPUs are not compared", error=str(error))
             return
-        for device in (d for d in prepared.devices if not d.is_passthrough) if minors else ():
-            minor = None if device.pci_bus_id is None else minors.get(device.pci_bus_id)
-            if device.pci_bus_id is not None and minor != device.minor:
-                seen = "no GPU there" if minor is None else f"/dev/nvidia{minor}"
+        if minors is None:
+            return
+        for device in (d for d in prepared.devices if not d.is_passthrough and d.pci_bus_id is not None):
+            address = str(device.pci_bus_id)
+            minor = minors.get(address)
+            if minor != device.minor:
+                seen = f"/dev/nvidia{minor} now"
+                if minor is None:
+                    driver = f"/sys/bus/pci/devices/{address}/driver"
+                    seen = f"no GPU there now (on the node, `readlink {driver}` names the driver that has it)"
                 raise TemporaryError(
-                    f"GPU {device.parent_uuid or device.uuid} at {device.pci_bus_id} was /dev/nvidia{device.minor} "
-                    f"when the GPUs were last read, the driver has {seen} now: waiting for the next reading"
+                    f"GPU {device.parent_uuid or device.uuid} at {address} was /dev/nvidia{device.minor} when the "
+                    f"GPUs were last read, the driver has {seen}: waiting for the next reading"
                 )
 
     def refuse_held(self, plan: PreparedClaim, pool: PublishedPool) -> None:

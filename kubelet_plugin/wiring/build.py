@@ -335,7 +335,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         guard=LastGuard(
             claims=node.claims,
             claim_reconciler=reconciler,
-            read_minors=dict if node.settings.machine else GpuMinors().read,
+            read_minors=(lambda: None) if node.settings.machine else GpuMinors().read,
             changing=labels.changing,
             guest_runtimes=guests,
             refusal=labels.refusal,

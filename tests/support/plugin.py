@@ -419,7 +419,7 @@ class PluginNode:
     pool: PublishedPool = field(default_factory=make_pool)
     read_pool: Callable[[], PublishedPool] | None = None
     """In place of `pool`, where it changes or is not known."""
-    minors: Mapping[str, int] = field(default_factory=dict)
+    minors: Mapping[str, int] | None = None
     """What the driver says beside the pool: PCI address → minor."""
     boot_id: str = "boot-1"
     steps: FileSteps = field(default_factory=FileSteps)

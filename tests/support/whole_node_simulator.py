@@ -269,8 +269,9 @@ class WholeNodeSimulator(WholeNode):
             self.uncertain.discard(("interval", ordinal))
 
     def look_until_seen(self) -> None:
-        """Look, and once more if that reading hung: until one has worked nobody knows of new numbers, or of a GPU whose
-        driver somebody took away, and containers start with what was read before."""
+        """Look, and once more if that reading hung: until one has worked nobody knows of new numbers, and containers
+        start with what was read before.
+        """
         hangs = self.hangs is not None
         self.look()
         if hangs:
@@ -282,7 +283,7 @@ class WholeNodeSimulator(WholeNode):
             if not self.hardware.bus.open_by.get(address):
                 self.hardware.bus.rebind(address, "vfio-pci")
                 self.foreign["vfio", ordinal] = "vfio-pci"
-                self.look_until_seen()
+                self.look()
 
     def undo_by_hand(self) -> None:
         """An admin takes back one thing."""

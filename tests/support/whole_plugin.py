@@ -84,7 +84,7 @@ class PlayedNode:
     """The driver's limits of memory: ports.MemoryLimiter."""
     cgroups: Path
     kubelet: FakeKubelet = field(default_factory=FakeKubelet)
-    minors: Callable[[], Mapping[str, int]] = dict
+    minors: Callable[[], Mapping[str, int] | None] = lambda: None
     """What the kernel module says of PCI addresses."""
     edits: Callable[[], GpuDriverEdits] = GpuDriverEdits
     """The driver's files for containers."""

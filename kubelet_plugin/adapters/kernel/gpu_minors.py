@@ -22,12 +22,14 @@ class GpuMinors:
     def __init__(self, root: str = "/proc") -> None:
         self._folder = Path(root, "driver/nvidia/gpus")
         self._thread: threading.Thread | None = None  # of a read that never ended
+        self._was_there = False
 
-    def read(self) -> Mapping[str, int]:
-        """Return minors by PCI address, `dddd:bb:dd.f` in lower case; empty if there is no driver.
+    def read(self) -> Mapping[str, int] | None:
+        """Return minors by PCI address, `dddd:bb:dd.f` in lower case; None if the folder has never been there.
 
-        A GPU that the driver has lost is left out. Raises TemporaryError if the driver does not answer in time; the
-        next read does not begin before the last one has ended.
+        A GPU that the driver has lost, or that has another driver now, is left out; so are all once the driver is
+        unloaded. Raises TemporaryError if the driver does not answer in time; the next read does not begin before the
+        last one has ended.
         """
         found: dict[str, int] = {}
         if self._thread is None or not self._thread.is_alive():
@@ -37,10 +39,11 @@ class GpuMinors:
         if self._thread.is_alive():
             raise TemporaryError(f"the NVIDIA driver does not let us read {self._folder}: it may hang, see dmesg")
         self._thread = None
-        return found
+        return found if self._was_there else None
 
     def _read(self, found: dict[str, int]) -> None:
         """Read <PCI address>/information of each GPU."""
+        self._was_there = self._was_there or self._folder.is_dir()
         for file in sorted(self._folder.glob("*/information")):
             try:
                 match = MINOR_LINE.search(file.read_text(encoding="ascii", errors="replace"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -215,6 +216,18 @@ def test_a_reading_that_the_driver_itself_contradicts_is_not_worked_from(tmp_pat
     assert node.state.prepare(reference_to(A)).devices[0].minor == 4
 
 
+def test_a_driver_that_has_no_gpu_any_more_is_not_taken_for_one_that_says_nothing(tmp_path: Path) -> None:
+    """An admin bound the last GPU to another driver, or unloaded the driver, and no reading has worked since."""
+    late = make_claim("late", (5,))
+    node = node_in(tmp_path, A, late)
+    node.minors = {}
+    with pytest.raises(TemporaryError, match=r"the driver has no GPU there now \(on the node, `readlink /sys/bus/pci"):
+        node.state.prepare(reference_to(late))
+    assert nodes(node, "late-uid") is None
+    node.minors = None
+    assert node.state.prepare(reference_to(late)).devices[0].minor == 5
+
+
 def test_a_driver_that_hangs_holds_up_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hangs() -> dict[str, int]:
         raise TemporaryError("the NVIDIA driver does not let us read")
@@ -226,7 +239,8 @@ def test_a_driver_that_hangs_holds_up_no_claim(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_driver_tells_minors_by_pci_address(tmp_path: Path) -> None:
-    assert GpuMinors(str(tmp_path)).read() == {}
+    minors = GpuMinors(str(tmp_path))
+    assert minors.read() is None
     for address, text in (
         ("0000:3B:00.0", "Model: \t\t NVIDIA A100\nGPU UUID: \t GPU-1\nDevice Minor: \t 5\nGPU Excluded:\t No\n"),
         ("0000:86:00.0", "Device Minor: \t 12\n"),
@@ -236,7 +250,11 @@ def test_the_driver_tells_minors_by_pci_address(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "information").write_text(text)
     (tmp_path / "driver/nvidia/gpus/0000:b0:00.0").mkdir()
-    assert GpuMinors(str(tmp_path)).read() == {"0000:3b:00.0": 5, "0000:86:00.0": 12}
+    assert minors.read() == {"0000:3b:00.0": 5, "0000:86:00.0": 12}
+    shutil.rmtree(tmp_path / "driver/nvidia/gpus/0000:3B:00.0")  # unbound
+    assert minors.read() == {"0000:86:00.0": 12}
+    shutil.rmtree(tmp_path / "driver")  # unloaded
+    assert minors.read() == {}
 
 
 def test_a_driver_that_hangs_is_waited_for_once_and_not_for_long(
