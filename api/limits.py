@@ -35,8 +35,6 @@ CONDITION_REASON_BYTES: Final = 1 << 10
 """conditions[].reason (maxReasonLen)."""
 CONDITION_MESSAGE_BYTES: Final = 32 << 10
 """conditions[].message (maxMessageLen)."""
-FIELD_MANAGER_BYTES: Final = 128
-"""The query parameter fieldManager (FieldManagerMaxLength)."""
 
 # ---- one request: apiserver pkg/server/config.go, pkg/endpoints/handlers/patch.go, sigs.k8s.io/json scanner.go
 
@@ -49,12 +47,6 @@ JSON_LEVELS: Final = 10_000
 
 # ---- Events: kubernetes pkg/apis/core/validation/events.go
 
-EVENT_REPORTING_INSTANCE_BYTES: Final = 128
-"""reportingInstance (ReportingInstanceLengthLimit)."""
-EVENT_ACTION_BYTES: Final = 128
-"""action (ActionLengthLimit)."""
-EVENT_REASON_BYTES: Final = 128
-"""reason (ReasonLengthLimit)."""
 EVENT_NOTE_BYTES: Final = 1 << 10
 """note (NoteLengthLimit)."""
 

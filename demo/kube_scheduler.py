@@ -11,9 +11,8 @@ What it does, as the real one does it:
 
 What it does not do: it never allocates a claim (all devices here carry our taint, which stops the real one), not even
 one without requests, which the real one allocates with an empty result: its pod waits and says why. It has no host
-ports, no scores (fewest pods, then name), no preemption, no pod affinity (such a pod is refused, with the reason), no
-profiles.
-It never clears an allocation that fits nowhere (PostFilter).
+ports, no scores (fewest pods, then name), no preemption, no pod affinity (the API server refuses such a pod), no
+profiles. It never clears an allocation that fits nowhere (PostFilter).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 
 from dracaena.api.objects import ENDED, Node, Pod
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.demo.node_fit import misfit, selects, unserved
+from dracaena.demo.node_fit import misfit, selects
 from dracaena.demo.node_room import shortages
 from dracaena.demo.objects import PodDocument
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_owned_by, is_reserved_for, needed_entries
@@ -166,9 +165,9 @@ def choose_node(
     deleting = next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None)
     if deleting is not None:
         return Unschedulable(f'resourceclaim "{deleting.metadata.name}" is being deleted')
-    name = unserved(pod) or _unserved_claim(claims)
-    if name is not None:
-        return Unschedulable(f"the embedded scheduler does not implement {name}")
+    unserved = _unserved_claim(claims)
+    if unserved is not None:
+        return Unschedulable(f"the embedded scheduler does not implement {unserved}")
     reasons = {node.metadata.name: _reasons(pod, claims, node, pods_on_nodes) for node in nodes}
     fitting = [name for name in sorted(reasons) if not reasons[name]]
     if fitting:

@@ -10,14 +10,12 @@ from dracaena.api.objects import Node, Pod, Taint, Toleration
 BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 """PreferNoSchedule only lowers a score, and there are no scores here."""
 
-UNSERVED_AFFINITY = ("podAffinity", "podAntiAffinity")
-
 
 def misfit(pod: Pod, node: Node) -> str | None:
     """Return why the pod cannot run on the node, in words of kube-scheduler, or None when it can.
 
-    Honoured: spec.unschedulable, taints, nodeSelector and required node affinity. The caller refuses what
-    unserved() names.
+    Honoured: spec.unschedulable, taints, nodeSelector and required node affinity. The API server refuses pods with
+    other affinity.
     """
     if node.spec.unschedulable and not _tolerated(
         Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"), pod.spec.tolerations
@@ -32,11 +30,6 @@ def misfit(pod: Pod, node: Node) -> str | None:
     if required is not None and not selects(required, node):
         return "node(s) didn't match Pod's node affinity/selector"
     return None
-
-
-def unserved(pod: Pod) -> str | None:
-    """Name the first part of the pod that restricts its nodes and that the stand-in does not implement."""
-    return next((name for name in UNSERVED_AFFINITY if pod.spec.affinity.get(name)), None)
 
 
 def selects(selector: Mapping[str, Any], node: Node) -> bool:

@@ -19,7 +19,11 @@ Known differences, all on purpose:
   says. 1.36 reports some faults of owners and conditions at other fields.
 * As by 1.36, capitals in the domain of an attribute are taken, and unchanged capacities of a slice are checked again.
 * CEL expressions are refused if they do not compile, but not for their estimated cost.
-* The ServiceAccount admission plugin does not run: no account, volume or token is put into pods.
+* Fields behind feature gates that are off by default are refused (501), not dropped. So are dry runs, the deletion of a
+  collection, and resourceVersionMatch of lists.
+* The finalizers of every kind are checked alike, and unqualified ones refused in updates, too.
+* The admission plugins ServiceAccount and PodTopologyLabels do not run: no account, volume, token or zone is put into
+  pods.
 * No garbage collector, namespace controller or event expiry runs in it, as with a bare kube-apiserver
   (events expire there after an hour, here never).
 * Server-side apply is refused (415), and nobody's fields are recorded: ``metadata.managedFields`` stays empty.

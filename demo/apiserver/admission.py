@@ -1,8 +1,8 @@
 """The admission rules of a default kube-apiserver that matter for the kinds served here.
 
-NamespaceLifecycle, DefaultTolerationSeconds, Priority, TaintNodesByCondition and PodTopologyLabels act as there.
-ServiceAccount does not run (there are no service accounts, and no tokens to mount), nor do plugins whose kinds are
-not served.
+NamespaceLifecycle, DefaultTolerationSeconds, Priority and TaintNodesByCondition act as there. Others do not run:
+PodTopologyLabels (no node of the demo has a region or zone), ServiceAccount (there are no service accounts, and no
+tokens to mount), and plugins whose kinds are not served.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ _PERMANENT: Final = frozenset({"default", "kube-system", "kube-public"})
 _DEFAULT_TOLERATION_S: Final = 300
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
 _UNREACHABLE: Final = "node.kubernetes.io/unreachable"
-_TOPOLOGY_LABELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 
 
 PodPolicy = Callable[[Document, Document], Mapping[str, Any]]
@@ -52,24 +51,22 @@ def check_namespace_deletion(name: str) -> None:
         raise forbidden(_NAMESPACES, name, "this namespace may not be deleted")
 
 
-def admit_creation(kind: Kind, document: Document, node: Document | None) -> Document:
-    """A new object as admission leaves it. `node` is the pod's node, when it names one that exists."""
+def admit_creation(kind: Kind, document: Document) -> Document:
+    """A new object as admission leaves it."""
     if kind.kind == "Node":
         return _tainted(document)
-    if kind.kind != "Pod":
-        return document
-    return labelled_by_node(_prioritised(_tolerating(document)), node)
+    return _prioritised(_tolerating(document)) if kind.kind == "Pod" else document
 
 
-def admit_update(kind: Kind, new: Document, old: Document, node: Document | None) -> Document:
-    """A changed object as admission leaves it. `node` as for a creation."""
+def admit_update(kind: Kind, new: Document, old: Document) -> Document:
+    """A changed object as admission leaves it."""
     if kind.kind != "Pod":
         return new
     spec = dict(new["spec"])
     for name in ("priority", "preemptionPolicy"):
         if name not in spec and name in old["spec"]:
             spec[name] = old["spec"][name]
-    return labelled_by_node(_tolerating(new | {"spec": spec}), node)
+    return _tolerating(new | {"spec": spec})
 
 
 def _tainted(node: Document) -> Document:
@@ -100,30 +97,10 @@ def _tolerating(pod: Document) -> Document:
 
 def _prioritised(pod: Document) -> Document:
     spec = pod["spec"]
-    for name, computed, shown in (("priority", 0, "integer"), ("preemptionPolicy", "PreemptLowerPriority", "string")):
-        given = spec.get(name, computed)
-        if given != computed:
-            title = "priority" if name == "priority" else "PreemptionPolicy"
-            raise ApiError(
-                403,
-                "Forbidden",
-                (
-                    f'pods "{pod["metadata"].get("name", "")}" is forbidden: the {shown} value of {title} ({given}) '
-                    f"must not be "
-                    f"provided in pod spec; priority admission controller computed {computed} from the given "
-                    f"PriorityClass name"
-                ),
-                {"name": pod["metadata"].get("name", ""), "kind": "pods"},
-            )
-    return pod | {"spec": spec | {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}}
-
-
-def labelled_by_node(pod: Document, node: Document | None) -> Document:
-    """A pod carries the region and zone of its node."""
-    known = (node or {}).get("metadata", {}).get("labels") or {}
-    found = {name: known[name] for name in _TOPOLOGY_LABELS if name in known}
-    if not found:
-        return pod
-    labels = (pod["metadata"].get("labels") or {}) | found
-    ordered = {name: labels[name] for name in sorted(labels)}
-    return pod | {"metadata": pod["metadata"] | {"labels": ordered}}
+    computed = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
+    for name, value in computed.items():
+        if spec.get(name, value) != value:
+            shown = pod["metadata"].get("name", "")
+            why = f'pods "{shown}" is forbidden: {name} is computed from the priority class, here it is {value}'
+            raise ApiError(403, "Forbidden", why, {"name": shown, "kind": "pods"})
+    return pod | {"spec": spec | computed}

@@ -9,8 +9,7 @@ from typing import Any
 from dracaena.demo.apiserver import admission, meta
 from dracaena.demo.apiserver.errors import ApiError, Qualified, bad_request, conflict, not_found
 from dracaena.demo.apiserver.fields import aggregate
-from dracaena.demo.apiserver.resources import NAMESPACE, NODE, POD, Kind
-from dracaena.demo.apiserver.selectors import Selection
+from dracaena.demo.apiserver.resources import NAMESPACE, POD
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored, key_of
 from dracaena.demo.apiserver.times import write_time
 from dracaena.demo.apiserver.validation.pods import check_binding
@@ -39,34 +38,24 @@ class Deletes:
             if stored is None:
                 raise not_found(kind.qualified_resource, target.name)
             meta.check_identity(stored.document, kind.qualified_kind, options.get("preconditions") or {})
-            dry_run = bool(options.get("dryRun"))
             if kind is NAMESPACE:
-                return self._delete_namespace(target, stored, dry_run=dry_run)
+                return self._delete_namespace(target, stored)
             if kind.rules.grace_s:
-                return self._delete_gracefully(target, stored, options, dry_run=dry_run)
-            return self._delete_plainly(target, stored, options, dry_run=dry_run)
+                return self._delete_gracefully(target, stored, options)
+            return self._delete_plainly(target, stored, options)
 
-    def _put(self, target: Target, document: Document, old: Stored, *, dry_run: bool) -> Stored:
-        if dry_run or document == old.document:
-            return old
-        return self._storage.put(target.kind, target.key, document)
+    def _put(self, target: Target, document: Document, old: Stored) -> Stored:
+        return old if document == old.document else self._storage.put(target.kind, target.key, document)
 
-    def _remove(self, target: Target, last: Stored, *, dry_run: bool) -> tuple[Stored, bool]:
-        return (last if dry_run else self._storage.delete(target.kind, target.key)), True
-
-    def _delete_plainly(
-        self, target: Target, stored: Stored, options: Document, *, dry_run: bool
-    ) -> tuple[Stored, bool]:
+    def _delete_plainly(self, target: Target, stored: Stored, options: Document) -> tuple[Stored, bool]:
         orphans = target.kind.deletion_orphans
         finalizers = meta.collector_finalizers(stored.document, options, orphans=orphans)
         if not finalizers:
-            return self._remove(target, stored, dry_run=dry_run)
+            return self._storage.delete(target.kind, target.key), True
         marked = meta.mark_deleting(meta.with_metadata(stored.document, finalizers=finalizers), self._clock())
-        return self._put(target, marked, stored, dry_run=dry_run), False
+        return self._put(target, marked, stored), False
 
-    def _delete_gracefully(
-        self, target: Target, stored: Stored, options: Document, *, dry_run: bool
-    ) -> tuple[Stored, bool]:
+    def _delete_gracefully(self, target: Target, stored: Stored, options: Document) -> tuple[Stored, bool]:
         grace_s = target.kind.rules.grace_s
         assert grace_s is not None
         outcome = meta.graceful_mark(stored.document, options, self._clock(), grace_s)
@@ -75,36 +64,25 @@ class Deletes:
         marked, left_s = outcome
         finalizers = meta.collector_finalizers(marked, options)
         marked = meta.with_metadata(marked, finalizers=finalizers or None)
-        after = self._put(target, marked, stored, dry_run=dry_run)
+        after = self._put(target, marked, stored)
         if finalizers or left_s > 0:
             return after, False
-        return self._remove(target, after, dry_run=dry_run)
+        return self._storage.delete(target.kind, target.key), True
 
-    def _delete_namespace(self, target: Target, stored: Stored, *, dry_run: bool) -> tuple[Stored, bool]:
+    def _delete_namespace(self, target: Target, stored: Stored) -> tuple[Stored, bool]:
         """Mark a namespace; whoever empties it removes its finalizer through ``/finalize``, as in a real cluster."""
         document = stored.document
         if not meta.is_deleting(document):
             marked = meta.with_metadata(document, deletionTimestamp=write_time(self._clock()))
             marked |= {"status": document["status"] | {"phase": "Terminating"}}
-            return self._put(target, marked, stored, dry_run=dry_run), False
+            return self._put(target, marked, stored), False
         if document["spec"].get("finalizers") or document["metadata"].get("finalizers"):
             return stored, False
-        return self._remove(target, stored, dry_run=dry_run)
-
-    def delete_collection(self, kind: Kind, selection: Selection, options: Document) -> tuple[int, list[Stored]]:
-        """Delete every object that `selection` matches. Returns the version of the list and the objects deleted."""
-        meta.check_delete_options(options)
-        with self._storage.lock:
-            version, objects = self._storage.snapshot(kind)
-            chosen = [stored for _, stored in objects if selection.matches(stored.document)]
-            for stored in chosen:
-                metadata = stored.document["metadata"]
-                self.delete(Target(kind, metadata.get("namespace", ""), metadata["name"]), options)
-            return version, chosen
+        return self._storage.delete(target.kind, target.key), True
 
     # ---- binding
 
-    def bind(self, target: Target, binding: Document, *, dry_run: bool) -> None:
+    def bind(self, target: Target, binding: Document) -> None:
         """POST pods/NAME/binding: the pod gets its node, once."""
         if binding["metadata"].get("name") != target.name:
             raise bad_request("name in URL does not match name in Binding object")
@@ -117,9 +95,7 @@ class Deletes:
                 raise not_found(POD.qualified_resource, target.name)
             pod = stored.document
             self._check_bindable(pod, binding)
-            bound = self._bound(pod, binding)
-            if not dry_run:
-                self._storage.put(POD, key_of(target.namespace, target.name), bound)
+            self._storage.put(POD, key_of(target.namespace, target.name), self._bound(pod, binding))
 
     def _check_bindable(self, pod: Document, binding: Document) -> None:
         metadata, wanted = pod["metadata"], binding["metadata"]
@@ -135,7 +111,6 @@ class Deletes:
             raise conflict(_BINDING, name, f"pod {name} has non-empty .spec.schedulingGates")
 
     def _bound(self, pod: Document, binding: Document) -> Document:
-        node_name = binding["target"]["name"]
         status = {name: value for name, value in pod["status"].items() if name != "nominatedNodeName"}
         condition = {
             "type": "PodScheduled",
@@ -151,6 +126,5 @@ class Deletes:
             if added:
                 merged = (metadata.get(part) or {}) | added
                 metadata[part] = {name: merged[name] for name in sorted(merged)}
-        bound = pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": node_name}, "status": status}
-        node = self._storage.get(NODE, node_name) if binding["target"].get("kind") == "Node" else None
-        return admission.labelled_by_node(bound, node.document if node else None)
+        spec = pod["spec"] | {"nodeName": binding["target"]["name"]}
+        return pod | {"metadata": metadata, "spec": spec, "status": status}

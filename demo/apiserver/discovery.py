@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dracaena.demo.apiserver.resources import GROUP_VERSIONS, KINDS, Kind
+from dracaena.demo.apiserver.resources import GROUP_VERSIONS, KINDS, VERBS, Kind
 from dracaena.demo.apiserver.version import RELEASES
 
 Document = dict[str, Any]
@@ -69,7 +69,7 @@ def _entries(kind: Kind) -> list[Document]:
         "singularName": kind.singular,
         "namespaced": kind.namespaced,
         "kind": kind.kind,
-        "verbs": list(kind.verbs),
+        "verbs": list(VERBS),
     }
     if kind.short_names:
         main["shortNames"] = list(kind.short_names)

@@ -31,7 +31,6 @@ class ApiError(Exception):
     message: str
     details: dict[str, Any] | None = None
     headers: dict[str, str] = field(default_factory=dict)
-    list_metadata: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.message
@@ -41,7 +40,7 @@ class ApiError(Exception):
         document: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": self.list_metadata,
+            "metadata": {},
             "status": "Failure",
             "message": self.message,
         }

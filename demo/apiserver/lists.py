@@ -9,22 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dracaena.demo.apiserver.bodies import parse_json
-from dracaena.demo.apiserver.errors import ApiError, bad_request, expired
+from dracaena.demo.apiserver.errors import bad_request
 from dracaena.demo.apiserver.queries import ListOptions
 from dracaena.demo.apiserver.resources import Kind
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored
 
 _FORMAT: Final = "meta.k8s.io/v1"
-_LATEST: Final = -1  # in a token: continue with whatever is there now
-_TOO_OLD: Final = (
-    "The provided continue parameter is too old to display a consistent list result. You can start a new list "
-    "without the "
-    "continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
-    "Continuing "
-    "with the provided token results in an inconsistent list - objects that were created, modified, or deleted "
-    "between the "
-    "time the first chunk was returned and now may show up in the list."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +63,10 @@ def read_list(storage: ObjectStorage, kind: Kind, options: ListOptions) -> ListP
     if options.token:
         return _continued(storage, kind, options)
     asked = options.version_number()
-    exact = options.match == "Exact" or (options.limit and not options.match and asked)
+    exact = options.limit and asked
     if asked:
         storage.wait_for(asked)
-    try:
-        version, objects = storage.snapshot(kind, asked if exact else None)
-    except ApiError:
-        raise expired("The resourceVersion for the provided list is too old.") from None
+    version, objects = storage.snapshot(kind, asked if exact else None)
     # A list of any version comes from kube-apiserver's cache, which knows no pages.
     limit = 0 if options.version == "0" else options.limit
     return _page(kind, version, objects, options, limit)
@@ -89,11 +76,7 @@ def _continued(storage: ObjectStorage, kind: Kind, options: ListOptions) -> List
     if options.version not in ("", "0"):
         raise bad_request("specifying resource version is not allowed when using continue")
     token = ContinueToken.decode(options.token)
-    try:
-        version, objects = storage.snapshot(kind, None if token.version == _LATEST else token.version)
-    except ApiError:
-        fresh = ContinueToken(_LATEST, token.after).encode()
-        raise ApiError(410, "Expired", _TOO_OLD, None, list_metadata={"continue": fresh}) from None
+    version, objects = storage.snapshot(kind, token.version)
     return _page(kind, version, [entry for entry in objects if entry[0] > token.after], options, options.limit)
 
 

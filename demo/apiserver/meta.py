@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api import limits
 from dracaena.demo.apiserver.errors import Qualified, bad_request, conflict, invalid
-from dracaena.demo.apiserver.fields import invalid as invalid_field
 from dracaena.demo.apiserver.fields import not_supported
 from dracaena.demo.apiserver.times import read_time, write_time
 
@@ -138,17 +137,11 @@ def check_identity(document: Document, what: Qualified, wanted: Document) -> Non
 
 
 def check_delete_options(options: Document) -> None:
-    """422 for options that contradict each other or are unknown."""
+    """422 for an unknown policy."""
     policy = options.get("propagationPolicy")
-    errors = []
-    if policy is not None and options.get("orphanDependents") is not None:
-        errors.append(
-            invalid_field("propagationPolicy", policy, "orphanDependents and deletionPropagation cannot be both set")
-        )
-    elif policy is not None and policy not in _POLICIES:
-        errors.append(not_supported("propagationPolicy", policy, (*_POLICIES, "nil")))
-    if errors:
-        raise invalid(Qualified("meta.k8s.io", "DeleteOptions"), "", errors)
+    if policy is not None and policy not in _POLICIES:
+        unknown = not_supported("propagationPolicy", policy, _POLICIES)
+        raise invalid(Qualified("meta.k8s.io", "DeleteOptions"), "", [unknown])
 
 
 def collector_finalizers(document: Document, options: Document, *, orphans: bool = False) -> list[str]:
@@ -158,8 +151,6 @@ def collector_finalizers(document: Document, options: Document, *, orphans: bool
     """
     present = document["metadata"].get("finalizers") or []
     policy = options.get("propagationPolicy")
-    if options.get("orphanDependents") is not None:
-        policy = "Orphan" if options["orphanDependents"] else "Background"
     wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(policy or "")
     if policy is None:
         wanted = next((name for name in present if name in (ORPHAN, FOREGROUND)), ORPHAN if orphans else None)

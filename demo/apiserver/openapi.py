@@ -36,7 +36,7 @@ _SCALARS: Final[dict[str, Document]] = {
 _V2: Final = "/openapi/v2"
 _V2_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _V2_NOTE: Final = "Nothing is described here: see /openapi/v3."
-_WRITE_PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation")
+_WRITE_PARAMETERS: Final = ("fieldManager", "fieldValidation")
 
 
 def _path_of(group: str, version: str) -> str:

@@ -9,57 +9,9 @@ from urllib.parse import unquote
 from dracaena.demo.apiserver.errors import no_such_path, not_implemented
 from dracaena.demo.apiserver.resources import BY_RESOURCE, GROUP_VERSIONS, NAMESPACE, Kind
 
-# Kubernetes has these, this server does not: they are refused by name, so that nobody thinks they are misspelt.
-_UNSERVED_CORE: Final = frozenset(
-    {
-        "bindings",
-        "componentstatuses",
-        "configmaps",
-        "endpoints",
-        "limitranges",
-        "persistentvolumeclaims",
-        "persistentvolumes",
-        "podtemplates",
-        "replicationcontrollers",
-        "resourcequotas",
-        "secrets",
-        "serviceaccounts",
-        "services",
-        "watch",
-    }
-)
-_UNSERVED_OTHER: Final = frozenset(
-    {
-        ("apps", "controllerrevisions"),
-        ("apps", "daemonsets"),
-        ("apps", "statefulsets"),
-        ("apps", "watch"),
-        ("batch", "cronjobs"),
-        ("batch", "watch"),
-        ("coordination.k8s.io", "watch"),
-        ("resource.k8s.io", "watch"),
-    }
-)
-_UNSERVED_GROUPS: Final = frozenset(
-    {
-        "admissionregistration.k8s.io",
-        "apiextensions.k8s.io",
-        "apiregistration.k8s.io",
-        "authentication.k8s.io",
-        "authorization.k8s.io",
-        "autoscaling",
-        "certificates.k8s.io",
-        "discovery.k8s.io",
-        "events.k8s.io",
-        "flowcontrol.apiserver.k8s.io",
-        "networking.k8s.io",
-        "node.k8s.io",
-        "policy",
-        "rbac.authorization.k8s.io",
-        "scheduling.k8s.io",
-        "storage.k8s.io",
-    }
-)
+_WHOLE_GROUPS: Final = frozenset({"coordination.k8s.io", "resource.k8s.io"})
+"""Groups of which every resource is served. One of another group is refused by its name, so that nobody thinks that it
+is misspelt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +49,7 @@ def parse_path(path: str) -> ResourcePath | DiscoveryPath:
         return DiscoveryPath("apis")
     group = rest[0]
     if not any(known == group for known, _ in GROUP_VERSIONS):
-        if group in _UNSERVED_GROUPS:
+        if group in ("autoscaling", "policy") or group.endswith(".k8s.io"):  # Kubernetes' own
             raise not_implemented(f"the API group {group}")
         raise UnknownPathError(path)
     return _in_version(group, rest[1], rest[2:]) if len(rest) > 1 else DiscoveryPath("apis", group)
@@ -125,7 +77,7 @@ def _kind(group: str, version: str, plural: str) -> Kind:
     kind = BY_RESOURCE.get((group, version, plural))
     if kind:
         return kind
-    if (not group and plural in _UNSERVED_CORE) or (group, plural) in _UNSERVED_OTHER:
+    if group not in _WHOLE_GROUPS:
         raise not_implemented(f"the resource {plural}")
     raise no_such_path()
 

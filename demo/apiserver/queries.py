@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dracaena.api import limits
-from dracaena.demo.apiserver.errors import ApiError, Qualified, bad_request, invalid
-from dracaena.demo.apiserver.fields import FieldError, forbidden, not_supported, too_long
-from dracaena.demo.apiserver.fields import invalid as invalid_field
+from dracaena.demo.apiserver.errors import ApiError, Qualified, bad_request, invalid, not_implemented
+from dracaena.demo.apiserver.fields import FieldError, forbidden, not_supported
 from dracaena.demo.apiserver.resources import Kind
 from dracaena.demo.apiserver.selectors import Selection, parse_fields, parse_labels
 from dracaena.demo.apiserver.writes import Options
@@ -16,7 +14,7 @@ from dracaena.demo.apiserver.writes import Options
 Query = dict[str, str]
 
 _FALSE: Final = ("false", "0", "f", "F", "FALSE", "False", "")
-_EXACT, _NOT_OLDER = "Exact", "NotOlderThan"
+_NOT_OLDER: Final = "NotOlderThan"
 
 
 def flag(query: Query, name: str) -> bool:
@@ -84,9 +82,11 @@ def list_options(kind: Kind, namespace: str, name: str, query: Query, version: s
         _number(query, "timeoutSeconds"),
         flag(query, "sendInitialEvents") if "sendInitialEvents" in query else None,
     )
-    errors = _check_watch(options) if options.watch else _check_list(options)
-    if errors:
-        raise invalid(Qualified("meta.k8s.io", "ListOptions"), "", errors)
+    if not options.watch and (options.match or options.initial_events is not None):
+        raise not_implemented("resourceVersionMatch and sendInitialEvents of a list")
+    if options.match != ("" if options.initial_events is None else _NOT_OLDER):
+        wrong = forbidden("resourceVersionMatch", f"{_NOT_OLDER} goes with sendInitialEvents, nothing else does")
+        raise invalid(Qualified("meta.k8s.io", "ListOptions"), "", [wrong])
     return options
 
 
@@ -100,56 +100,16 @@ def _number(query: Query, name: str) -> int | None:
         raise bad_request(f'{name} is a number, not "{text}"') from None
 
 
-def _check_list(options: ListOptions) -> list[FieldError]:
-    path = "resourceVersionMatch"
-    errors = []
-    if options.initial_events is not None:
-        errors.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
-    if not options.match:
-        return errors
-    if not options.version:
-        errors.append(forbidden(path, f"{path} is forbidden unless resourceVersion is provided"))
-    if options.token:
-        errors.append(forbidden(path, f"{path} is forbidden when continue is provided"))
-    if options.match not in (_EXACT, _NOT_OLDER):
-        errors.append(not_supported(path, options.match, (_EXACT, _NOT_OLDER, "")))
-    if options.match == _EXACT and options.version == "0":
-        errors.append(forbidden(path, f'{path} "exact" is forbidden for resourceVersion "0"'))
-    return errors
-
-
-def _check_watch(options: ListOptions) -> list[FieldError]:
-    path = "resourceVersionMatch"
-    if options.initial_events is None:
-        if options.match:
-            return [forbidden(path, f"{path} is forbidden for watch unless sendInitialEvents is provided")]
-        return []
-    errors = []
-    if options.match != _NOT_OLDER:
-        errors.append(forbidden(path, f"sendInitialEvents requires setting {path} to {_NOT_OLDER}"))
-        if options.match:
-            errors.append(not_supported(path, options.match, (_NOT_OLDER,)))
-    if options.token:
-        errors.append(forbidden("continue", "continue is forbidden for watch"))
-    return errors
-
-
 def write_options(query: Query, kind_of_options: str) -> Options:
     """Read the query of a write; 422 for what is wrong with it."""
     errors: list[FieldError] = []
-    dry_run = query.get("dryRun", "")
-    if dry_run not in ("", "All"):
-        errors.append(not_supported("dryRun", [dry_run], ("All",)))
+    if query.get("dryRun"):
+        raise not_implemented("dryRun")
     validation = query.get("fieldValidation", "")
     if validation not in ("", "Strict", "Warn", "Ignore"):
         errors.append(not_supported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
-    manager = query.get("fieldManager", "")
-    if len(manager) > limits.FIELD_MANAGER_BYTES:
-        errors.append(too_long("fieldManager", limits.FIELD_MANAGER_BYTES))
-    if not manager.isprintable():
-        errors.append(invalid_field("fieldManager", manager, "should only contain printable characters"))
     if "force" in query and kind_of_options == "PatchOptions":
         errors.append(forbidden("force", "it belongs to server-side apply"))
     if errors:
         raise invalid(Qualified("meta.k8s.io", kind_of_options), "", errors)
-    return Options(dry_run == "All", validation or "Warn")
+    return Options(validation or "Warn")

@@ -19,7 +19,7 @@ from dracaena.demo.apiserver.strategies import Strategy
 from dracaena.demo.apiserver.tables import kinds as tables
 from dracaena.demo.apiserver.tables.kinds import TableKind
 
-ALL_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+VERBS: Final = ("create", "delete", "get", "list", "patch", "update", "watch")
 STATUS_VERBS: Final = ("get", "patch", "update")
 
 
@@ -42,7 +42,6 @@ class Kind:
     namespaced: bool = True
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
-    verbs: tuple[str, ...] = ALL_VERBS
     subresources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     # What DELETE answers when the object is gone at once: the object, or a Status of success.
@@ -138,7 +137,6 @@ NAMESPACE: Final = Kind(
     defaults.namespace_defaults,
     namespaced=False,
     short_names=("ns",),
-    verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),
     subresources={"status": STATUS_VERBS, "finalize": ("update",)},
     selectable={"status.phase": ("status", "phase")},
 )

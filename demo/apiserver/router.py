@@ -150,8 +150,8 @@ class Router:
             raise method_not_allowed()
         if request.method == "POST":
             return self._create(request, path)
-        if request.method == "DELETE" and "deletecollection" in path.kind.verbs:
-            return self._delete_collection(request, path)
+        if request.method == "DELETE":
+            raise not_implemented("the deletion of all objects of a collection")
         raise method_not_allowed()
 
     # ---- reads
@@ -236,21 +236,13 @@ class Router:
             return replace(answer, headers=_warning_headers(_deletion_warnings(path, options)))
         return self._object(request, path, stored, warnings=_deletion_warnings(path, options))
 
-    def _delete_collection(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
-        options = _delete_options(request)
-        listed = list_options(path.kind, path.namespace, "", request.query, self._version)
-        if listed.limit or listed.token or listed.version not in ("", "0"):
-            raise not_implemented("deletecollection with limit, continue or resourceVersion")
-        version, deleted = self._deletes.delete_collection(path.kind, listed.selection, options)
-        return self._page(request, ListPage(path.kind, {"resourceVersion": str(version)}, deleted))
-
     def _bind(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         if request.method != "POST":
             raise method_not_allowed()
-        options = _options(request, "CreateOptions")
+        _options(request, "CreateOptions")
         raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), "Binding")
         binding = read_plain(structs()["Binding"], raw, 'Binding in version "v1" cannot be handled as a Binding')
-        self._deletes.bind(_target(path), binding, dry_run=options.dry_run)
+        self._deletes.bind(_target(path), binding)
         return _document(
             201,
             {
@@ -268,7 +260,7 @@ def _unreadable_patch(why: str) -> ApiError:
 
 
 def _deletion_warnings(path: ResourcePath, options: Document) -> Sequence[str]:
-    if not path.kind.deletion_orphans or {"propagationPolicy", "orphanDependents"} & options.keys():
+    if not path.kind.deletion_orphans or "propagationPolicy" in options:
         return ()
     what = f"child pods are preserved by default when {path.kind.plural} are deleted"
     how = "set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
@@ -308,10 +300,7 @@ def _delete_options(request: ApiRequest) -> Document:
             raise bad_request(f'gracePeriodSeconds is a number, not "{query["gracePeriodSeconds"]}"') from None
     if query.get("propagationPolicy"):
         raw["propagationPolicy"] = query["propagationPolicy"]
-    if "orphanDependents" in query:
-        raw["orphanDependents"] = flag(query, "orphanDependents")
-    if query.get("dryRun"):
-        raw["dryRun"] = [query["dryRun"]]
+    raw |= {name: query[name] for name in ("orphanDependents", "dryRun") if query.get(name)}
     return read_plain(struct, raw, "DeleteOptions")
 
 

@@ -48,7 +48,6 @@ class SchemaField:
     merge_key: str = ""  # … by this key (none: a set of scalars)
     retain_keys: bool = False
     default: str | None = None
-    is_gated: bool = False  # its feature gate is off: the server silently drops it
     only: str = ""  # the only version of Kubernetes that has the field; empty: all have it
 
     def is_in(self, version: str) -> bool:
@@ -113,7 +112,6 @@ def _field(name: str, words: list[str], known: dict[str, Struct]) -> SchemaField
         merge_key=options.get("merge", ""),
         retain_keys="retainKeys" in options,
         default=options["default"].strip('"') if "default" in options else None,
-        is_gated="gated" in options,
         only=options.get("only", ""),
     )
 
@@ -130,29 +128,6 @@ def ordered(of: Type, value: Any) -> Any:
         return value
     known = {name: ordered(field.type, value[name]) for name, field in of.fields.items() if name in value}
     return {name: part for name, part in value.items() if name not in known} | known
-
-
-def without_gated(of: Type, value: Any) -> Any:
-    """`value` without the fields whose feature gates are off."""
-    if isinstance(of, ListOf | MapOf) and value is not None and _has_gated(of.item):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        read = {key: without_gated(of.item, part) for key, part in items}
-        return read if isinstance(value, dict) else list(read.values())
-    if not isinstance(of, Struct) or not isinstance(value, dict) or not _has_gated(of):
-        return value
-    return {
-        name: without_gated(of.fields[name].type, part) if name in of.fields else part
-        for name, part in value.items()
-        if name not in of.fields or not of.fields[name].is_gated
-    }
-
-
-@cache
-def _has_gated(of: Type) -> bool:
-    """Whether something in a value of this type may be behind a gate. No type of the tables contains itself."""
-    if isinstance(of, Struct):
-        return any(field.is_gated or _has_gated(field.type) for field in of.fields.values())
-    return isinstance(of, ListOf | MapOf) and _has_gated(of.item)
 
 
 def _type(text: str, known: dict[str, Struct]) -> Type:

@@ -231,17 +231,6 @@ class ObjectStorage:
                     subscription.close()
             self._grown.notify_all()
 
-    def check(self) -> None:
-        """Raise AssertionError if the history does not lead to the present objects."""
-        with self.lock:
-            versions = [event.version for event in self._events]
-            assert versions == sorted(set(versions)), "versions of events rise"
-            assert all(version > self._forgotten for version in versions), "the window starts after what is forgotten"
-            for kind in KINDS:
-                for key, stored in self._objects[kind].items():
-                    last = next((e for e in reversed(self._events) if e.kind is kind and e.key == key), None)
-                    assert last is None or last.after is stored, f"{kind.plural} {key} is as its last event says"
-
 
 def _revert(objects: dict[str, Stored], event: StorageEvent) -> None:
     if event.before is None:

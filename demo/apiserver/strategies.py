@@ -13,26 +13,39 @@ from typing import Any, Final
 
 from dracaena.api.quantity import read_quantity
 from dracaena.demo.apiserver.decode import zero
-from dracaena.demo.apiserver.fields import FieldError, forbidden
+from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, forbidden, invalid
 from dracaena.demo.apiserver.meta import bumped, with_metadata
 from dracaena.demo.apiserver.schema import structs
 from dracaena.demo.apiserver.times import write_time
-from dracaena.demo.apiserver.validation import claim_status, claims, cluster, deployments, pods, slices, workloads
-from dracaena.validation.syntax import DNS_LABEL
+from dracaena.demo.apiserver.validation import claim_status, claims, cluster, deployments, pods, workloads
+from dracaena.validation.pod_templates import value_at
+from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, Syntax
 
 Document = dict[str, Any]
 Labels = Mapping[str, str]
 Errors = list[FieldError]
 
 _ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
+PATH_SEGMENT: Final = Syntax(
+    "one segment of a path",
+    "a text without '/' and '%', and not '.' or '..'",
+    lambda text: text not in (".", "..") and not {"/", "%"} & {*text},
+)
+"""What every name must be, whatever its kind."""
 
 
 def _as_sent(new: Document, _: object) -> Document:
     return new
 
 
-def _no_warnings(_: Document) -> list[str]:
-    return []
+def _changed(new: Document, old: Document) -> Document:
+    """The status stays. A new spec is a new generation, of kinds that count them."""
+    kept = new | ({"status": old["status"]} if "status" in old else {})
+    return bumped(kept, old) if "generation" in old["metadata"] and new["spec"] != old["spec"] else kept
+
+
+def _keep_spec(new: Document, old: Document) -> Document:
+    return new | {"spec": old["spec"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,33 +55,49 @@ class Door:
     `prepare` gets (new, old) and restores what this update cannot change.
     """
 
-    prepare: Callable[[Document, Document], Document]
-    check: Callable[[Document, Document], Errors]
+    prepare: Callable[[Document, Document], Document] = _keep_spec
+    check: Callable[[Document, Document], Errors] = lambda _new, _old: []
     check_namespace: Callable[[Document, Document, Labels], Errors] = lambda _new, _old, _labels: []
-    unconditional: bool = True  # a PUT without resourceVersion is accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """The rules of one kind."""
 
+    names: Syntax = DNS_SUBDOMAIN
+    """What its names are like."""
     prepare_create: Callable[[Document, datetime], Document] = _as_sent
-    check_create: Callable[[Document], Errors]
-    check_create_namespace: Callable[[Document, Labels], Errors] = lambda _new, _labels: []
-    main: Door
+    prepare: Callable[[Document, Document], Document] = _changed
+    """Restores what an update of the object itself cannot change."""
+    check: Callable[[Document], Errors]
+    """Of a new object, and of a changed one."""
+    check_namespace: Callable[[Document, Labels], Errors] = lambda _new, _labels: []
+    """Of a new object, by the labels of its namespace."""
+    check_update: Callable[[Document, Document], Errors] = lambda _new, _old: []
+    """What else an update of the object itself must not do."""
+    fixed: tuple[str, ...] = ()
+    """Fields that no update changes."""
     status: Door | None = None
     finalize: Door | None = None
-    scale: Door | None = None
-    warn: Callable[[Document], list[str]] = _no_warnings
-    # Seconds of grace for a deletion that begins now; None: the kind is deleted at once.
+    warn: Callable[[Document], list[str]] = lambda _: []
     grace_s: Callable[[Document, Document], int] | None = None
+    """Seconds of grace for a deletion that begins now; None: the kind is deleted at once."""
     creates_on_put: bool = False
+    unconditional: bool = True
+    """Whether a PUT without resourceVersion is accepted."""
 
     def door(self, subresource: str) -> Door:
         """The way to update a sub-resource ("" is the main resource)."""
-        door = {"": self.main, "status": self.status, "finalize": self.finalize, "scale": self.scale}[subresource]
+        if subresource in ("", "scale"):
+            return Door(prepare=self.prepare, check=self._check_change)
+        door = {"status": self.status, "finalize": self.finalize}[subresource]
         assert door is not None, subresource
         return door
+
+    def _check_change(self, new: Document, old: Document) -> Errors:
+        values = {path: [value_at(one, tuple(path.split("."))) for one in (new, old)] for path in self.fixed}
+        fixed = [invalid(path, now, IMMUTABLE) for path, (now, then) in values.items() if now != then]
+        return [*self.check(new), *fixed, *self.check_update(new, old)]
 
 
 # ---- Pod
@@ -109,11 +138,6 @@ def _compute(amounts: Document | None) -> Document:
         name: read_quantity((amounts or {})[name]).quantity for name in ("cpu", "memory") if name in (amounts or {})
     }
     return {name: amount for name, amount in read.items() if amount.nano > 0}
-
-
-def _changed_pod(new: Document, old: Document) -> Document:
-    kept = new | {"status": old["status"]}
-    return bumped(kept, old) if new["spec"] != old["spec"] else kept
 
 
 def _pod_status(new: Document, old: Document) -> Document:
@@ -159,33 +183,18 @@ def _pod_warnings(pod: Document) -> list[str]:
 
 POD: Final = Strategy(
     prepare_create=_new_pod,
-    check_create=pods.check_pod,
+    check=pods.check_pod,
+    check_update=pods.check_pod_update,
     warn=_pod_warnings,
     grace_s=_pod_grace_s,
-    main=Door(prepare=_changed_pod, check=pods.check_pod_update),
-    status=Door(
-        prepare=_pod_status,
-        check=pods.check_pod_status,
-    ),
+    status=Door(prepare=_pod_status, check=pods.check_pod_status),
 )
 
 
 # ---- Node, Namespace, Event, Lease
 
 
-def _keep_status(new: Document, old: Document) -> Document:
-    return new | {"status": old["status"]}
-
-
-def _keep_spec(new: Document, old: Document) -> Document:
-    return new | {"spec": old["spec"]}
-
-
-NODE: Final = Strategy(
-    check_create=cluster.check_node,
-    main=Door(prepare=_keep_status, check=cluster.check_node_update),
-    status=Door(prepare=_keep_spec, check=cluster.check_node_update),
-)
+NODE: Final = Strategy(check=cluster.check_node, status=Door(check=lambda new, _: cluster.check_node(new)))
 
 
 def _new_namespace(namespace: Document, _: datetime) -> Document:
@@ -200,22 +209,15 @@ def _changed_namespace(new: Document, old: Document) -> Document:
 
 
 NAMESPACE: Final = Strategy(
+    names=DNS_LABEL,
     prepare_create=_new_namespace,
-    check_create=cluster.check_namespace,
-    main=Door(prepare=_changed_namespace, check=cluster.check_namespace_update),
-    status=Door(prepare=_keep_spec, check=cluster.check_namespace_update),
-    finalize=Door(prepare=_keep_status, check=cluster.check_namespace_update),
+    prepare=_changed_namespace,
+    check=cluster.check_namespace,
+    status=Door(),
+    finalize=Door(prepare=_changed),
 )
-EVENT: Final = Strategy(
-    check_create=cluster.check_event,
-    creates_on_put=True,
-    main=Door(prepare=_as_sent, check=lambda new, _: cluster.check_event(new)),
-)
-LEASE: Final = Strategy(
-    check_create=cluster.check_lease,
-    creates_on_put=True,
-    main=Door(prepare=_as_sent, check=lambda new, _: cluster.check_lease(new), unconditional=False),
-)
+EVENT: Final = Strategy(names=PATH_SEGMENT, check=cluster.check_event, creates_on_put=True)
+LEASE: Final = Strategy(check=cluster.check_lease, creates_on_put=True, unconditional=False)
 
 
 # ---- Deployment, ReplicaSet, StatefulSet
@@ -227,36 +229,30 @@ def _new_workload(new: Document, _: datetime) -> Document:
 
 def _changed_deployment(new: Document, old: Document) -> Document:
     """Annotations also count as a change: a deployment passes them on to its replica sets."""
-    kept = new | {"status": old["status"]}
-    told = new["metadata"].get("annotations") != old["metadata"].get("annotations")
-    return bumped(kept, old) if told or new["spec"] != old["spec"] else kept
-
-
-def _changed_workload(new: Document, old: Document) -> Document:
-    kept = new | {"status": old["status"]}
-    return bumped(kept, old) if new["spec"] != old["spec"] else kept
+    changed = _changed(new, old)
+    is_counted = changed["metadata"]["generation"] != old["metadata"]["generation"]
+    is_same = new["metadata"].get("annotations") == old["metadata"].get("annotations")
+    return changed if is_counted or is_same else bumped(changed, old)
 
 
 DEPLOYMENT: Final = Strategy(
     prepare_create=_new_workload,
-    check_create=deployments.check_deployment,
-    main=Door(prepare=_changed_deployment, check=deployments.check_deployment_update),
-    status=Door(prepare=_keep_spec, check=deployments.check_deployment_status),
-    scale=Door(prepare=_changed_deployment, check=deployments.check_deployment_update),
+    prepare=_changed_deployment,
+    check=deployments.check_deployment,
+    fixed=("spec.selector",),
+    status=Door(check=deployments.check_deployment_status),
 )
 REPLICA_SET: Final = Strategy(
     prepare_create=_new_workload,
-    check_create=deployments.check_replica_set,
-    main=Door(prepare=_changed_workload, check=deployments.check_replica_set_update),
-    status=Door(prepare=_keep_spec, check=deployments.check_replica_set_status),
-    scale=Door(prepare=_changed_workload, check=deployments.check_replica_set_update),
+    check=deployments.check_replica_set,
+    fixed=("spec.selector",),
+    status=Door(check=deployments.check_counts),
 )
 STATEFUL_SET: Final = Strategy(
     prepare_create=_new_workload,
-    check_create=deployments.check_stateful_set,
-    main=Door(prepare=_changed_workload, check=deployments.check_stateful_set_update),
-    status=Door(prepare=_keep_spec, check=deployments.check_stateful_set_status),
-    scale=Door(prepare=_changed_workload, check=deployments.check_stateful_set_update),
+    check=deployments.check_stateful_set,
+    fixed=("spec.selector", "spec.serviceName", "spec.podManagementPolicy"),
+    status=Door(check=deployments.check_counts),
 )
 
 
@@ -264,27 +260,26 @@ STATEFUL_SET: Final = Strategy(
 
 
 def _new_job(job: Document, _: datetime) -> Document:
-    """A job's pods are labelled with its name and UID; it selects them by UID, unless the client chose a selector."""
-    spec, template = job["spec"], job["spec"]["template"]
-    if not spec["manualSelector"]:
-        metadata = job["metadata"]
-        given, selector = template["metadata"].get("labels") or {}, spec.get("selector") or {}
-        labels = workloads.job_labels(metadata["name"], metadata["uid"]) | given
-        matched = {workloads.CONTROLLER_UID: metadata["uid"]} | (selector.get("matchLabels") or {})
-        template = with_metadata(template, labels={key: labels[key] for key in sorted(labels)})
-        spec = spec | {"selector": selector | {"matchLabels": {key: matched[key] for key in sorted(matched)}}}
+    """A job's pods are labelled with its name and UID; it selects them by UID."""
+    metadata, spec, template = job["metadata"], job["spec"], job["spec"]["template"]
+    given, selector = template["metadata"].get("labels") or {}, spec.get("selector") or {}
+    labels = workloads.job_labels(metadata["name"], metadata["uid"]) | given
+    matched = {workloads.CONTROLLER_UID: metadata["uid"]} | (selector.get("matchLabels") or {})
     # Labels that default to the template's are in Go the same map.
-    is_shared = job["metadata"].get("labels") is job["spec"]["template"]["metadata"].get("labels")
-    labels = (template if is_shared else job)["metadata"].get("labels")
-    return with_metadata(job | {"spec": spec | {"template": template}, "status": {}}, generation=1, labels=labels)
+    own = labels if metadata.get("labels") is template["metadata"].get("labels") else metadata["labels"]
+    spec |= {
+        "template": with_metadata(template, labels=labels),
+        "selector": selector | {"matchLabels": matched},
+    }
+    return with_metadata(job | {"spec": spec, "status": {}}, generation=1, labels=own)
 
 
 JOB: Final = Strategy(
     prepare_create=_new_job,
-    check_create=workloads.check_job,
+    check=workloads.check_job,
+    fixed=("spec.completions", "spec.selector", "spec.template", "spec.completionMode"),
     warn=workloads.job_warnings,
-    main=Door(prepare=_changed_workload, check=workloads.check_job_update),
-    status=Door(prepare=_keep_spec, check=workloads.check_job_status),
+    status=Door(check=workloads.check_job_status),
 )
 
 
@@ -350,19 +345,15 @@ def _allocated(status: Document) -> set[str]:
 
 RESOURCE_CLAIM: Final = Strategy(
     prepare_create=_new_claim,
-    check_create=claims.check_claim,
-    check_create_namespace=lambda new, labels: _admin_in_spec(new["spec"], labels),
-    main=Door(prepare=_keep_status, check=claims.check_claim_update),
-    status=Door(
-        prepare=_claim_status,
-        check=claim_status.check_claim_status,
-        check_namespace=_admin_in_status,
-    ),
+    check=claims.check_claim,
+    check_namespace=lambda new, labels: _admin_in_spec(new["spec"], labels),
+    fixed=("spec",),
+    status=Door(prepare=_claim_status, check=claim_status.check_claim_status, check_namespace=_admin_in_status),
 )
 RESOURCE_CLAIM_TEMPLATE: Final = Strategy(
-    check_create=claims.check_template,
-    check_create_namespace=lambda new, labels: _admin_in_spec(new["spec"]["spec"], labels),
-    main=Door(prepare=_as_sent, check=claims.check_template_update),
+    check=claims.check_template,
+    check_namespace=lambda new, labels: _admin_in_spec(new["spec"]["spec"], labels),
+    fixed=("spec",),
 )
 
 
@@ -370,15 +361,7 @@ def _first_generation(new: Document, _: datetime) -> Document:
     return with_metadata(new, generation=1)
 
 
-def _bump_on_spec(new: Document, old: Document) -> Document:
-    return bumped(new, old) if new["spec"] != old["spec"] else new
-
-
-DEVICE_CLASS: Final = Strategy(
-    prepare_create=_first_generation,
-    check_create=claims.check_class,
-    main=Door(prepare=_bump_on_spec, check=claims.check_class_update),
-)
+DEVICE_CLASS: Final = Strategy(prepare_create=_first_generation, check=claims.check_class)
 
 
 def _slice_warnings(resource_slice: Document) -> list[str]:
@@ -390,7 +373,7 @@ def _slice_warnings(resource_slice: Document) -> list[str]:
 
 RESOURCE_SLICE: Final = Strategy(
     prepare_create=_first_generation,
-    check_create=slices.check_slice,
+    check=claims.check_slice,
+    fixed=("spec.pool.name", "spec.driver", "spec.nodeName"),
     warn=_slice_warnings,
-    main=Door(prepare=_bump_on_spec, check=slices.check_slice_update),
 )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 _FORM: Final = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(\.\d+)?(Z|[+-]\d{2}:\d{2})")
-_LAYOUTS: Final = {"time": "2006-01-02T15:04:05Z07:00", "microtime": "2006-01-02T15:04:05.000000Z07:00"}
+_EXAMPLES: Final = {"time": "2026-01-02T15:04:05Z", "microtime": "2026-01-02T15:04:05.000000Z"}
 
 
 def utc_now() -> datetime:
@@ -26,17 +26,13 @@ def read_time(text: str) -> datetime:
 
 
 def canonical_time(text: str, form: str) -> str:
-    """`text` as the server writes it back (`form`: ``time`` or ``microtime``); ValueError in Kubernetes' words."""
+    """`text` as the server writes it back (`form`: ``time`` or ``microtime``); ValueError if it is no such time."""
     match = _FORM.fullmatch(text)
-    layout = _LAYOUTS[form]
-    if not match:
-        raise ValueError(f'parsing time "{text}" as "{layout}": cannot parse "{text}" as "2006"')
-    fraction = match[2] or ""
-    if form == "microtime" and len(fraction) != len(".000000"):
-        rest = fraction + match[3]
-        raise ValueError(f'parsing time "{text}" as "{layout}": cannot parse "{rest}" as ".000000"')
+    fraction = (match[2] or "") if match else ""
+    if not match or (form == "microtime" and len(fraction) != len(".000000")):
+        raise ValueError(f'"{text}" is no time of the form {_EXAMPLES[form]}')
     try:
         moment = datetime.fromisoformat(match[1] + fraction[:7] + match[3]).astimezone(UTC)
-    except ValueError:
-        raise ValueError(f'parsing time "{text}": out of range') from None
+    except (ValueError, OverflowError):
+        raise ValueError(f'the time "{text}" is out of range') from None
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if form == "microtime" else write_time(moment)

@@ -25,12 +25,10 @@ from dracaena.demo.apiserver.errors import (
 )
 from dracaena.demo.apiserver.fields import FieldError
 from dracaena.demo.apiserver.fields import invalid as invalid_field
-from dracaena.demo.apiserver.resources import NAMESPACE, NODE, Kind
-from dracaena.demo.apiserver.schema import without_gated
+from dracaena.demo.apiserver.resources import NAMESPACE, Kind
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored, key_of, stored_as
-from dracaena.demo.apiserver.strategies import Door, Strategy
+from dracaena.demo.apiserver.strategies import Door
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
-from dracaena.validation.syntax import Syntax
 
 Document = dict[str, Any]
 
@@ -41,7 +39,6 @@ _OPAQUE_TEXT: Final = {patches.JSON_PATCH: COMPACT, patches.MERGE_PATCH: MERGED,
 class Options:
     """The query of a write."""
 
-    dry_run: bool = False
     validation: str = WARN
 
 
@@ -96,17 +93,17 @@ class Writes:
         """POST. 409 if the name is taken, 404 if the namespace is missing."""
         with self._storage.lock:
             read = read_object(target.kind, raw, options.validation, self._clock(), self._version)
-            return self._create(target, read, options)
+            return self._create(target, read)
 
-    def _create(self, target: Target, read: DecodedBody, options: Options) -> WriteOutcome:
+    def _create(self, target: Target, read: DecodedBody) -> WriteOutcome:
         kind, now = target.kind, self._clock()
         strategy = kind.rules
         meta.require_namespace(read.document, kind, target.namespace)
         stated = read.document["metadata"].get("resourceVersion")
         document = meta.begin(read.document, kind, target.namespace, now, self._names)
         document = self._admit_creation(target, document)
-        document = without_gated(kind.struct, strategy.prepare_create(document, now))
-        self._check_creation(strategy, kind, document)
+        document = strategy.prepare_create(document, now)
+        self._check_creation(kind, document)
         name = document["metadata"]["name"]
         key = key_of(target.namespace, name)
         if stated not in (None, "", "0"):
@@ -114,9 +111,7 @@ class Writes:
         if self._storage.get(kind, key):
             raise already_exists(kind.qualified_resource, name)
         warnings = (*read.warnings, *strategy.warn(document))
-        return WriteOutcome(
-            self._put(kind, key, document, None, dry_run=options.dry_run), created=True, warnings=warnings
-        )
+        return WriteOutcome(self._storage.put(kind, key, document), created=True, warnings=warnings)
 
     def _admit_creation(self, target: Target, document: Document) -> Document:
         kind = target.kind
@@ -126,19 +121,12 @@ class Writes:
             admission.check_namespace(kind, document["metadata"].get("name", ""), target.namespace, namespace)
             if kind.kind == "Pod" and namespace is not None:
                 document = {**self._policy(document, namespace)}
-        return admission.admit_creation(kind, document, self._node_of(document))
+        return admission.admit_creation(kind, document)
 
-    def _node_of(self, pod: Document) -> Document | None:
-        name = pod.get("spec", {}).get("nodeName") if pod["kind"] == "Pod" else None
-        stored = self._storage.get(NODE, name) if name else None
-        return stored.document if stored else None
-
-    def _check_creation(self, strategy: Strategy, kind: Kind, document: Document) -> None:
-        errors = strategy.check_create_namespace(document, self._namespace_labels(document))
-        errors = errors + strategy.check_create(document)
-        if not errors:
-            errors = check_metadata(document, namespaced=kind.namespaced, names=_PATH_SEGMENT, common=True)
-        self._refuse(kind, document, errors)
+    def _check_creation(self, kind: Kind, document: Document) -> None:
+        errors = check_metadata(document, namespaced=kind.namespaced, names=kind.rules.names)
+        errors += kind.rules.check_namespace(document, self._namespace_labels(document))
+        self._refuse(kind, document, errors + kind.rules.check(document))
 
     def _refuse(self, kind: Kind, document: Document, errors: Sequence[FieldError]) -> None:
         """Raise what a check has found, each cause once."""
@@ -148,11 +136,6 @@ class Writes:
     def _namespace_labels(self, document: Document) -> dict[str, str]:
         stored = self._storage.get(NAMESPACE, document["metadata"].get("namespace", ""))
         return dict(stored.document["metadata"].get("labels") or {}) if stored else {}
-
-    def _put(self, kind: Kind, key: str, document: Document, old: Stored | None, *, dry_run: bool) -> Stored:
-        if not dry_run:
-            return self._storage.put(kind, key, document)
-        return stored_as(document, old.version if old else 0)
 
     # ---- update
 
@@ -166,11 +149,11 @@ class Writes:
             old = self._storage.get(kind, target.key)
             strategy = kind.rules
             if old is None and strategy.creates_on_put and not target.subresource:
-                return self._create(target, read, options)
+                return self._create(target, read)
             uid = read.document["metadata"].get("uid")
             if old is not None and uid:
                 meta.check_identity(old.document, kind.qualified_resource, {"uid": uid})
-            return self._update(target, old, lambda _live: read, options)
+            return self._update(target, old, lambda _live: read)
 
     def patch(self, target: Target, media_type: str, body: bytes, options: Options) -> WriteOutcome:
         """PATCH in any of the three forms."""
@@ -189,9 +172,9 @@ class Writes:
                 meta.require_name_match(read.document, target.name)
                 return read
 
-            return self._update(target, old, transform, options)
+            return self._update(target, old, transform)
 
-    def _update(self, target: Target, old: Stored | None, transform: Transform, options: Options) -> WriteOutcome:
+    def _update(self, target: Target, old: Stored | None, transform: Transform) -> WriteOutcome:
         kind = target.kind
         if old is None:
             raise not_found(kind.qualified_resource, target.name)
@@ -200,33 +183,26 @@ class Writes:
         read = transform(live)
         document = read.document
         if not target.subresource:
-            document = admission.admit_update(kind, document, live, self._node_of(document))
-        document = _with_version(document, target, live, unconditional=door.unconditional)
-        document = without_gated(kind.struct, door.prepare(meta.carry_over(document, live), live))
+            document = admission.admit_update(kind, document, live)
+        document = _with_version(
+            document, target, live, unconditional=kind.rules.unconditional or bool(target.subresource)
+        )
+        document = door.prepare(meta.carry_over(document, live), live)
         self._check_update(kind, door, document, live)
         warnings = read.warnings if target.subresource else (*read.warnings, *_update_warnings(kind, document))
         if document == live:
             return WriteOutcome(old, warnings=warnings)
         if meta.ends_with_update(document, live) and not document.get("spec", {}).get("finalizers"):
-            if not options.dry_run:
-                self._storage.delete(kind, target.key)
+            self._storage.delete(kind, target.key)
             return WriteOutcome(stored_as(document, old.version), warnings=warnings)
-        return WriteOutcome(self._put(kind, target.key, document, old, dry_run=options.dry_run), warnings=warnings)
+        return WriteOutcome(self._storage.put(kind, target.key, document), warnings=warnings)
 
     def _check_update(self, kind: Kind, door: Door, new: Document, old: Document) -> None:
-        errors = check_metadata(new, namespaced=kind.namespaced, names=_PATH_SEGMENT, common=True)
+        errors = check_metadata(new, namespaced=kind.namespaced, names=kind.rules.names)
         errors += check_metadata_update(new, old)
         errors += door.check_namespace(new, old, self._namespace_labels(new))
         errors += door.check(new, old)
         self._refuse(kind, new, errors)
-
-
-_PATH_SEGMENT: Final = Syntax(
-    "one segment of a path",
-    "a text without '/' and '%', and not '.' or '..'",
-    lambda text: text not in (".", "..") and not {"/", "%"} & {*text},
-)
-"""What every name must be, whatever its kind."""
 
 
 def _with_version(document: Document, target: Target, live: Document, *, unconditional: bool) -> Document:

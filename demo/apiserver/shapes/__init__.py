@@ -4,16 +4,15 @@ These tables are data: names and merge rules of the API of Kubernetes 1.36 and 1
 per line:
 
     TypeName
-        fieldName TYPE [!] [omitzero] [merge[=key]] [retainKeys] [default="value"] [gated] [only=VERSION]
+        fieldName TYPE [!] [omitzero] [merge[=key]] [retainKeys] [default="value"] [only=VERSION]
         unserved otherField …
 
 TYPE is ``string``, ``int32``, ``int64``, ``bool``, ``quantity``, ``intorstring``, ``time``, ``microtime``, ``raw``
-(any JSON) or another type's name; ``*`` before it means that "not given" differs
-from zero, ``[]`` a list, ``{}`` a map with string keys. ``!`` fields are written even if they are zero. ``merge`` is
-the rule of strategic merge patch. ``gated`` fields are behind
-feature gates that are off by default, and dropped. ``only`` fields are known to one version of Kubernetes, and unknown
-to the other. ``unserved`` fields exist in Kubernetes, but this server has no behaviour for them: a request that
-carries one is refused, naming it.
+(any JSON) or another type's name; ``*`` before it means that "not given" differs from zero, ``[]`` a list, ``{}`` a map
+with string keys. ``!`` fields are written even if they are zero. ``merge`` is the rule of strategic merge patch.
+``only`` fields are known to one version of Kubernetes, and unknown to the other. ``unserved`` fields exist in
+Kubernetes, some behind a feature gate, but this server has no behaviour for them: a request that carries one is
+refused, naming it.
 
 No behaviour lives here; ``schema.py`` reads the tables.
 """

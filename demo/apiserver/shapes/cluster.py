@@ -19,14 +19,9 @@ Event
     count int32
     type string
     eventTime microtime
-    series *EventSeries
-    action string
-    related *ObjectReference
     reportingComponent string !
     reportingInstance string !
-EventSeries
-    count int32
-    lastObservedTime microtime
+    unserved series action related
 EventSource
     component string
     host string
@@ -71,12 +66,9 @@ NodeSelectorTerm
     matchExpressions []NodeSelectorRequirement
     matchFields []NodeSelectorRequirement
 NodeSpec
-    podCIDR string
-    podCIDRs []string merge
-    providerID string
     unschedulable bool
     taints []Taint
-    unserved configSource externalID
+    unserved podCIDR podCIDRs providerID configSource externalID
 NodeStatus
     capacity {}quantity
     allocatable {}quantity

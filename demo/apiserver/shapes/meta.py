@@ -13,10 +13,8 @@ Condition
 DeleteOptions
     gracePeriodSeconds *int64
     preconditions *Preconditions
-    orphanDependents *bool
     propagationPolicy *string
-    dryRun []string
-    ignoreStoreReadErrorWithClusterBreakingPotential *bool
+    unserved orphanDependents dryRun ignoreStoreReadErrorWithClusterBreakingPotential
 LabelSelector
     matchLabels {}string
     matchExpressions []LabelSelectorRequirement
@@ -59,6 +57,5 @@ LeaseSpec
     acquireTime *microtime
     renewTime *microtime
     leaseTransitions *int32
-    strategy *string
-    preferredHolder *string
+    unserved strategy preferredHolder
 """

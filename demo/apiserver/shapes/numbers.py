@@ -42,9 +42,6 @@ ObjectMeta name=1 generateName=2 namespace=3 selfLink=4 uid=5 resourceVersion=6 
     deletionTimestamp=9 deletionGracePeriodSeconds=10 labels=11 annotations=12 ownerReferences=13 finalizers=14
     managedFields=17
 OwnerReference kind=1 name=3 uid=4 apiVersion=5 controller=6 blockOwnerDeletion=7
-PodAffinity requiredDuringSchedulingIgnoredDuringExecution=1 preferredDuringSchedulingIgnoredDuringExecution=2
-PodAffinityTerm labelSelector=1 namespaces=2 topologyKey=3 namespaceSelector=4 matchLabelKeys=5 mismatchLabelKeys=6
-PodAntiAffinity requiredDuringSchedulingIgnoredDuringExecution=1 preferredDuringSchedulingIgnoredDuringExecution=2
 PodResourceClaim name=1 resourceClaimName=3 resourceClaimTemplateName=4
 PodSchedulingGate name=1
 PodSecurityContext seLinuxOptions=1 runAsUser=2 runAsNonRoot=3 supplementalGroups=4 fsGroup=5 runAsGroup=6 sysctls=7
@@ -63,5 +60,4 @@ ResourceRequirements limits=1 requests=2 claims=3
 RollingUpdateDeployment maxUnavailable=1 maxSurge=2
 Toleration key=1 operator=2 value=3 effect=4 tolerationSeconds=5
 UncountedTerminatedPods succeeded=1 failed=2
-WeightedPodAffinityTerm weight=1 podAffinityTerm=2
 """

@@ -5,8 +5,7 @@ from __future__ import annotations
 TABLE = """
 Affinity
     nodeAffinity *NodeAffinity
-    podAffinity *PodAffinity
-    podAntiAffinity *PodAntiAffinity
+    unserved podAffinity podAntiAffinity
 Binding
     metadata ObjectMeta
     target ObjectReference !
@@ -75,18 +74,6 @@ Pod
     metadata ObjectMeta
     spec PodSpec
     status PodStatus
-PodAffinity
-    requiredDuringSchedulingIgnoredDuringExecution []PodAffinityTerm
-    preferredDuringSchedulingIgnoredDuringExecution []WeightedPodAffinityTerm
-PodAffinityTerm
-    labelSelector *LabelSelector
-    namespaces []string
-    topologyKey string !
-    namespaceSelector *LabelSelector
-    unserved matchLabelKeys mismatchLabelKeys
-PodAntiAffinity
-    requiredDuringSchedulingIgnoredDuringExecution []PodAffinityTerm
-    preferredDuringSchedulingIgnoredDuringExecution []WeightedPodAffinityTerm
 PodCondition
     type string !
     observedGeneration int64
@@ -115,7 +102,6 @@ PodSpec
     containers []Container ! merge=name
     restartPolicy string
     terminationGracePeriodSeconds *int64
-    activeDeadlineSeconds *int64
     dnsPolicy string
     nodeSelector {}string
     serviceAccountName string
@@ -131,7 +117,7 @@ PodSpec
     preemptionPolicy *string
     schedulingGates []PodSchedulingGate merge=name
     resourceClaims []PodResourceClaim merge=name retainKeys
-    unserved volumes ephemeralContainers hostNetwork hostPID hostIPC shareProcessNamespace
+    unserved activeDeadlineSeconds volumes ephemeralContainers hostNetwork hostPID hostIPC shareProcessNamespace
     unserved imagePullSecrets hostname subdomain hostAliases priorityClassName dnsConfig readinessGates
     unserved runtimeClassName overhead topologySpreadConstraints setHostnameAsFQDN os hostUsers resources
     unserved hostnameOverride schedulingGroup
@@ -176,7 +162,4 @@ Toleration
     value string
     effect string
     tolerationSeconds *int64
-WeightedPodAffinityTerm
-    weight int32 !
-    podAffinityTerm PodAffinityTerm !
 """

@@ -45,8 +45,7 @@ Device
     bindingConditions []string
     bindingFailureConditions []string
     allowMultipleAllocations *bool
-    nodeAllocatableResourceMappings {}NodeAllocatableResourceMapping gated only=1.36
-    nodeAllocatableResources {}NodeAllocatableResource gated only=1.37
+    unserved nodeAllocatableResourceMappings nodeAllocatableResources
 DeviceAllocationConfiguration
     source string !
     requests []string
@@ -59,10 +58,7 @@ DeviceAttribute
     bool *bool
     string *string
     version *string
-    ints []int64 gated
-    bools []bool gated
-    strings []string gated
-    versions []string gated
+    unserved ints bools strings versions
 DeviceCapacity
     value quantity !
     requestPolicy *CapacityRequestPolicy
@@ -89,10 +85,7 @@ DeviceConstraint
 DeviceCounterConsumption
     counterSet string !
     counters {}Counter
-    compatibilityGroups []string gated only=1.37
-DeviceDerivedAttribute
-    name string !
-    expression string !
+    unserved compatibilityGroups
 DeviceRequest
     name string !
     exactly *ExactDeviceRequest
@@ -108,7 +101,7 @@ DeviceRequestAllocationResult
     bindingFailureConditions []string
     shareID *string
     consumedCapacity {}quantity
-    skipNodeOperations []string gated only=1.37
+    unserved skipNodeOperations
 DeviceSelector
     cel *CELDeviceSelector
 DeviceSubRequest
@@ -119,7 +112,7 @@ DeviceSubRequest
     count int64
     tolerations []DeviceToleration
     capacity *CapacityRequirements
-    derivedAttributes []DeviceDerivedAttribute gated only=1.37
+    unserved derivedAttributes
 DeviceTaint
     key string !
     value string
@@ -139,24 +132,11 @@ ExactDeviceRequest
     adminAccess *bool
     tolerations []DeviceToleration
     capacity *CapacityRequirements
-    derivedAttributes []DeviceDerivedAttribute gated only=1.37
+    unserved derivedAttributes
 NetworkDeviceData
     interfaceName string
     ips []string
     hardwareAddress string
-NodeAllocatableMapping
-    capacityKey *string
-    capacityMultiplier *quantity
-    deviceMultiplier *quantity
-NodeAllocatableOverhead
-    perPod *quantity
-    perContainer *quantity
-NodeAllocatableResource
-    mapping *NodeAllocatableMapping
-    overhead *NodeAllocatableOverhead
-NodeAllocatableResourceMapping
-    capacityKey *string
-    allocationMultiplier *quantity
 OpaqueDeviceConfiguration
     driver string !
     parameters raw !
@@ -197,6 +177,5 @@ ResourceSliceSpec
     devices []Device
     perDeviceNodeSelection *bool
     sharedCounters []CounterSet
-    partitionTypeAttribute *string gated only=1.37
-    skipNodeOperations []string gated only=1.37
+    unserved partitionTypeAttribute skipNodeOperations
 """

@@ -121,11 +121,9 @@ def _namespace(namespace: Document, now: datetime) -> Cells:
 
 
 def _event(event: Document, now: datetime) -> Cells:
-    about, source, series = event["involvedObject"], event["source"], event.get("series")
-    first = age(event.get("firstTimestamp") or event.get("eventTime"), now)
-    last, count = age(event["lastTimestamp"], now) if event.get("lastTimestamp") else first, event.get("count") or 1
-    if series is not None:
-        last, count = age(series.get("lastObservedTime"), now), series.get("count", 0)
+    about, source = event["involvedObject"], event["source"]
+    first = age(event.get("firstTimestamp"), now)
+    last = age(event["lastTimestamp"], now) if event.get("lastTimestamp") else first
     component = source.get("component") or event["reportingComponent"]
     host = source.get("host") or event["reportingInstance"]
     return [
@@ -137,7 +135,7 @@ def _event(event: Document, now: datetime) -> Cells:
         f"{component}, {host}" if host else component,
         event.get("message", "").strip(),
         first,
-        count,
+        event.get("count") or 1,
         _name(event),
     ]
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 from dracaena.api import limits
 from dracaena.demo.apiserver.fields import IMMUTABLE, forbidden, invalid
 from dracaena.demo.apiserver.validation.findings import NO_DRIVER, causes
-from dracaena.demo.apiserver.validation.metadata import check_metadata_update
 from dracaena.demo.apiserver.validation.text import Errors
 from dracaena.validation.claims import RequestNames, check_reference, check_references, request_names
 from dracaena.validation.configs import check_config, check_json_object
@@ -30,8 +29,7 @@ _SOURCES: Final = ("FromClaim", "FromClass")
 def check_claim_status(new: Document, old: Document) -> Errors:
     """An update of a claim through ``/status``."""
     after, before = new["status"].get("allocation"), old["status"].get("allocation")
-    errors = check_metadata_update(new, old)
-    errors += causes(_check_consumers, new["status"].get("reservedFor"), "status.reservedFor")
+    errors = causes(_check_consumers, new["status"].get("reservedFor"), "status.reservedFor")
     allocated = {device_identity(result) for result in (after or {}).get("devices", {}).get("results") or ()}
     errors += causes(lambda field: _check_devices(field, allocated), new["status"].get("devices"), "status.devices")
     errors += _check_reservation(new, old)

@@ -6,13 +6,11 @@ import re
 from typing import Any, Final
 
 from dracaena.demo.apiserver.errors import not_implemented
-from dracaena.demo.apiserver.fields import IMMUTABLE, forbidden, invalid, not_supported, required
+from dracaena.demo.apiserver.fields import forbidden, invalid, not_supported, required
 from dracaena.demo.apiserver.selectors import label_selector_matches
-from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
 from dracaena.demo.apiserver.validation.selectors import check_label_selector
 from dracaena.demo.apiserver.validation.text import Errors
 from dracaena.demo.apiserver.validation.workloads import check_template
-from dracaena.validation.syntax import DNS_SUBDOMAIN
 
 Document = dict[str, Any]
 
@@ -24,22 +22,12 @@ _STRATEGIES: Final = ("Recreate", "RollingUpdate")
 _UPDATES: Final = ("OnDelete", "RollingUpdate")
 _POLICIES: Final = ("OrderedReady", "Parallel")
 _RETAINED: Final = ("Delete", "Retain")
-_FIXED: Final = ("selector", "serviceName", "podManagementPolicy")
 
 
 def check_deployment(deployment: Document) -> Errors:
-    """A new deployment."""
-    return check_metadata(deployment, namespaced=True, names=DNS_SUBDOMAIN) + _check_spec(deployment)
-
-
-def check_deployment_update(new: Document, old: Document) -> Errors:
-    """An update of a deployment."""
-    return check_metadata_update(new, old) + _check_spec(new) + _check_same_selector(new, old)
-
-
-def _check_spec(deployment: Document) -> Errors:
+    """A deployment, new or changed."""
     spec = deployment["spec"]
-    errors = _at_least_zero(spec, ("replicas",)) + _check_pods(spec) + _check_strategy(spec["strategy"])
+    errors = check_replica_set(deployment) + _check_strategy(spec["strategy"])
     errors += _at_least_zero(spec, ("revisionHistoryLimit", "progressDeadlineSeconds"))
     if spec["progressDeadlineSeconds"] <= 0:
         shown = spec["progressDeadlineSeconds"]
@@ -48,15 +36,8 @@ def _check_spec(deployment: Document) -> Errors:
 
 
 def check_replica_set(replica_set: Document) -> Errors:
-    """A new replica set."""
-    errors = check_metadata(replica_set, namespaced=True, names=DNS_SUBDOMAIN)
-    return errors + _at_least_zero(replica_set["spec"], ("replicas",)) + _check_pods(replica_set["spec"])
-
-
-def check_replica_set_update(new: Document, old: Document) -> Errors:
-    """An update of a replica set."""
-    errors = check_metadata_update(new, old) + _at_least_zero(new["spec"], ("replicas",)) + _check_pods(new["spec"])
-    return errors + _check_same_selector(new, old)
+    """A replica set, new or changed."""
+    return _at_least_zero(replica_set["spec"], ("replicas",)) + _check_pods(replica_set["spec"])
 
 
 def _at_least_zero(holder: Document, names: tuple[str, ...], path: str = "spec") -> Errors:
@@ -80,20 +61,12 @@ def _check_pods(spec: Document) -> Errors:
     policy = template["spec"].get("restartPolicy", "")
     if policy != "Always":
         errors.append(not_supported(f"{path}.spec.restartPolicy", policy, ("Always",)))
-    if "activeDeadlineSeconds" in template["spec"]:
-        shown = "activeDeadlineSeconds in ReplicaSet is not Supported"
-        errors.append(forbidden(f"{path}.spec.activeDeadlineSeconds", shown))
     return errors
 
 
 def check_stateful_set(stateful_set: Document) -> Errors:
-    """A new stateful set."""
-    errors = check_metadata(stateful_set, namespaced=True, names=DNS_SUBDOMAIN)
-    return errors + _check_stateful_spec(stateful_set["spec"])
-
-
-def _check_stateful_spec(spec: Document) -> Errors:
-    errors = _at_least_zero(spec, ("replicas",)) + _check_pods(spec)
+    """A stateful set, new or changed."""
+    spec, errors = stateful_set["spec"], check_replica_set(stateful_set)
     if spec["podManagementPolicy"] not in _POLICIES:
         errors.append(
             invalid("spec.podManagementPolicy", spec["podManagementPolicy"], f"one of {', '.join(_POLICIES)}")
@@ -114,16 +87,6 @@ def _check_updates(strategy: Document, path: str) -> Errors:
         if isinstance(value := steps.get(name, served), str) or value > served:
             raise not_implemented(f'the value {value} of the field "{path}.rollingUpdate.{name}" of StatefulSet')
     return _at_least_zero(steps, ("partition",), f"{path}.rollingUpdate")
-
-
-def check_stateful_set_update(new: Document, old: Document) -> Errors:
-    """An update of a stateful set: what its pods are called and which they are stays."""
-    after, before = new["spec"], old["spec"]
-    return [
-        *check_metadata_update(new, old),
-        *_check_stateful_spec(after),
-        *(invalid(f"spec.{name}", after[name], IMMUTABLE) for name in _FIXED if after[name] != before[name]),
-    ]
 
 
 def _check_strategy(strategy: Document) -> Errors:
@@ -154,44 +117,24 @@ def _amount(value: int | str) -> int:
     return int(value[:-1]) if _PERCENT.fullmatch(value) else 0
 
 
-def _check_same_selector(new: Document, old: Document) -> Errors:
-    after, before = new["spec"].get("selector"), old["spec"].get("selector")
-    return [] if after == before else [invalid("spec.selector", after, IMMUTABLE)]
-
-
 def check_deployment_status(new: Document, old: Document) -> Errors:
-    """An update of a deployment's status: the counts must be consistent."""
-    names = ("observedGeneration", "replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
-    errors = check_metadata_update(new, old) + _check_counts(
-        new["status"],
-        (*names, "unavailableReplicas", "terminatingReplicas", "collisionCount"),
-        ("updatedReplicas", "readyReplicas", "availableReplicas"),
-    )
-    collisions = new["status"].get("collisionCount", 0)
+    """An update of a deployment's status: collisions are only counted up."""
+    errors, collisions = check_counts(new, old), new["status"].get("collisionCount", 0)
     if collisions < old["status"].get("collisionCount", 0):
         errors.append(invalid("status.collisionCount", collisions, "cannot be decremented"))
     return errors
 
 
-def check_replica_set_status(new: Document, old: Document) -> Errors:
-    """An update of a replica set's status: the counts must be consistent."""
-    names = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration")
-    return check_metadata_update(new, old) + _check_counts(
-        new["status"], names, ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-    )
+_PARTS: Final = ("fullyLabeledReplicas", "updatedReplicas", "currentReplicas", "readyReplicas", "availableReplicas")
 
 
-def check_stateful_set_status(new: Document, old: Document) -> Errors:
-    """An update of a stateful set's status: the counts must be consistent."""
-    parts = ("readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas")
-    return check_metadata_update(new, old) + _check_counts(new["status"], ("replicas", *parts), parts)
-
-
-def _check_counts(status: Document, names: tuple[str, ...], parts: tuple[str, ...]) -> Errors:
-    errors = _at_least_zero(status, names, "status")
+def check_counts(new: Document, _old: Document) -> Errors:
+    """An update of the status of what makes pods: the counts must be consistent."""
+    status = new["status"]
+    errors = _at_least_zero(status, tuple(name for name, value in status.items() if isinstance(value, int)), "status")
     errors += [
         invalid(f"status.{name}", status[name], _MORE_THAN_REPLICAS)
-        for name in parts
+        for name in _PARTS
         if status.get(name, 0) > status.get("replicas", 0)
     ]
     available = status.get("availableReplicas", 0)

@@ -12,8 +12,8 @@ from dracaena.validation.syntax import ANNOTATION_KEY, DNS_LABEL, LABEL_KEY, Syn
 _STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 
 
-def check_metadata(document: dict[str, Any], *, namespaced: bool, names: Syntax, common: bool = False) -> Errors:
-    """The rules that hold at creation and at every update. `common` leaves out what only the kind's own check adds."""
+def check_metadata(document: dict[str, Any], *, namespaced: bool, names: Syntax) -> Errors:
+    """The rules that hold at creation and at every update. `names`: what names of the kind are like."""
     metadata, path = document["metadata"], "metadata"
     errors: Errors = []
     if metadata.get("generateName"):
@@ -34,8 +34,7 @@ def check_metadata(document: dict[str, Any], *, namespaced: bool, names: Syntax,
     errors += check_labels(f"{path}.labels", metadata.get("labels")) + check_annotations(
         metadata, f"{path}.annotations"
     )
-    errors += _check_owners(metadata, path) + _check_finalizers(metadata, path)
-    return errors if common else errors + _check_unqualified_finalizers(metadata, path)
+    return errors + _check_owners(metadata, path) + _check_finalizers(metadata, path)
 
 
 def check_annotations(metadata: dict[str, Any], path: str) -> Errors:
@@ -73,13 +72,9 @@ def _check_finalizers(metadata: dict[str, Any], path: str) -> Errors:
         errors.append(
             invalid(f"{path}.finalizers", finalizers, "finalizer orphan and foregroundDeletion cannot be both set")
         )
-    return errors
-
-
-def _check_unqualified_finalizers(metadata: dict[str, Any], path: str) -> Errors:
-    return [
+    return errors + [
         invalid(f"{path}.finalizers[{i}]", name, "name is neither a standard finalizer name nor is it fully qualified")
-        for i, name in enumerate(metadata.get("finalizers") or ())
+        for i, name in enumerate(finalizers)
         if "/" not in name and name not in _STANDARD_FINALIZERS
     ]
 
@@ -96,5 +91,4 @@ def check_metadata_update(new: dict[str, Any], old: dict[str, Any]) -> Errors:
     for name in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"):
         if after.get(name) != before.get(name):
             errors.append(invalid(f"metadata.{name}", after.get(name), IMMUTABLE))
-    errors += check_labels("metadata.labels", after.get("labels"))
-    return errors + check_annotations(after, "metadata.annotations") + _check_owners(after, "metadata")
+    return errors

@@ -18,8 +18,7 @@ from dracaena.demo.apiserver.fields import (
     required,
 )
 from dracaena.demo.apiserver.validation.findings import causes
-from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
-from dracaena.demo.apiserver.validation.selectors import check_label_selector, check_tolerations
+from dracaena.demo.apiserver.validation.selectors import check_tolerations
 from dracaena.demo.apiserver.validation.text import Errors, check, check_labels
 from dracaena.validation.field import Field, check_distinct
 from dracaena.validation.findings import Breach
@@ -29,25 +28,19 @@ from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, LABEL_KEY
 
 Document = dict[str, Any]
 
-_INT32_MAX: Final = 2**31 - 1
 _check_preference = partial(check_node_selector_term, any_value=True)
 _STANDARD_RESOURCES: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 # Extended resources that stand for a device class: the one use of a kubernetes.io domain here.
 _IMPLICIT_EXTENDED: Final = "deviceclass.resource.kubernetes.io/"
-_UPDATABLE: Final = "images, activeDeadlineSeconds, further tolerations, and fewer schedulingGates"
+_UPDATABLE: Final = "images, further tolerations, and fewer schedulingGates"
 
 
 def check_pod(pod: Document) -> Errors:
-    """A new pod."""
-    return _check_pod(pod) + (
-        [forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")]
-        if pod["spec"].get("nodeName") and pod["spec"].get("schedulingGates")
-        else []
-    )
-
-
-def _check_pod(pod: Document) -> Errors:
-    return check_metadata(pod, namespaced=True, names=DNS_SUBDOMAIN) + check_pod_spec(pod["spec"])
+    """A pod, new or changed."""
+    errors = check_pod_spec(pod["spec"])
+    if pod["spec"].get("nodeName") and pod["spec"].get("schedulingGates"):
+        errors.append(forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared"))
+    return errors
 
 
 def check_pod_spec(spec: Document) -> Errors:
@@ -72,9 +65,6 @@ def _check_parts(spec: Field) -> None:
     check_distinct(names, None, "a second container of this name", "a name for each container")
     _choose(spec.at("restartPolicy"), ("Always", "OnFailure", "Never"))
     _choose(spec.at("dnsPolicy"), ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"))
-    deadline = spec.at("activeDeadlineSeconds")
-    if not deadline.absent and not 1 <= deadline.value <= _INT32_MAX:
-        deadline.error("out of range", f"1 to {_INT32_MAX}")
     for name in ("nodeName", "serviceAccountName"):
         if spec.at(name).value:
             spec.at(name).name(DNS_SUBDOMAIN)
@@ -167,38 +157,15 @@ def _check_affinity(affinity: Document, path: str) -> Errors:
         errors += causes(check_node_selector, node[wanted], f"{path}.nodeAffinity.{wanted}")
     for i, term in enumerate(node.get(liked) or ()):
         here = f"{path}.nodeAffinity.{liked}[{i}]"
-        errors += _check_weight(term["weight"], here)
+        if not 1 <= term["weight"] <= 100:
+            errors.append(invalid(f"{here}.weight", term["weight"], "must be in the range 1-100"))
         errors += causes(_check_preference, term["preference"], f"{here}.preference")
-    for name in ("podAffinity", "podAntiAffinity"):
-        part = affinity.get(name) or {}
-        for i, term in enumerate(part.get(wanted) or ()):
-            errors += _check_pod_term(term, f"{path}.{name}.{wanted}[{i}]")
-        for i, term in enumerate(part.get(liked) or ()):
-            here = f"{path}.{name}.{liked}[{i}]"
-            errors += _check_weight(term["weight"], here)
-            errors += _check_pod_term(term["podAffinityTerm"], f"{here}.podAffinityTerm")
     return errors
-
-
-def _check_weight(weight: int, path: str) -> Errors:
-    return [] if 1 <= weight <= 100 else [invalid(f"{path}.weight", weight, "must be in the range 1-100")]
-
-
-def _check_pod_term(term: Document, path: str) -> Errors:
-    errors: Errors = []
-    for name in ("labelSelector", "namespaceSelector"):
-        if name in term:
-            errors += check_label_selector(term[name], f"{path}.{name}")
-    for name in term.get("namespaces") or ():
-        errors += check(f"{path}.namespace", name, DNS_LABEL)
-    if not term["topologyKey"]:
-        errors.append(required(f"{path}.topologyKey", "can not be empty"))
-    return errors + check(f"{path}.topologyKey", term["topologyKey"], LABEL_KEY)
 
 
 def check_pod_update(new: Document, old: Document) -> Errors:
     """An update of a pod's metadata and spec: only few fields of the spec may change."""
-    errors = check_metadata_update(new, old) + _check_pod(new)
+    errors: Errors = []
     after, before = new["spec"], old["spec"]
     for name in ("containers", "initContainers"):
         now, then = after.get(name) or [], before.get(name) or []
@@ -209,20 +176,12 @@ def check_pod_update(new: Document, old: Document) -> Errors:
             for i, one in enumerate(now)
             if one.get("image", "").strip() != one.get("image", "")
         ]
-    errors += _check_deadline_update(after, before)
     errors += _check_tolerations_update(after.get("tolerations") or [], before.get("tolerations") or [])
     errors += _check_gates_update(after.get("schedulingGates") or [], before.get("schedulingGates") or [])
     if _fixed_part(after) != _fixed_part(before):
         _refuse_gated_changes(after, before)
         errors.append(forbidden("spec", f"of a pod only these change: {_UPDATABLE}"))
     return errors
-
-
-def _check_deadline_update(after: Document, before: Document) -> Errors:
-    now, then = after.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds")
-    if then is None or (now is not None and now <= then):
-        return []
-    return [invalid("spec.activeDeadlineSeconds", now, f"may only become less than {then}")]
 
 
 def _check_tolerations_update(after: list[Document], before: list[Document]) -> Errors:
@@ -249,11 +208,7 @@ def _check_gates_update(after: list[Document], before: list[Document]) -> Errors
 
 def _fixed_part(spec: Document) -> Document:
     """The spec without what an update may change."""
-    fixed = {
-        name: value
-        for name, value in spec.items()
-        if name not in ("activeDeadlineSeconds", "tolerations", "schedulingGates")
-    }
+    fixed = {name: value for name, value in spec.items() if name not in ("tolerations", "schedulingGates")}
     for name in ("containers", "initContainers"):
         if fixed.get(name):
             fixed[name] = [{key: part for key, part in one.items() if key != "image"} for one in fixed[name]]
@@ -272,9 +227,11 @@ def _refuse_gated_changes(after: Document, before: Document) -> None:
 def check_pod_status(new: Document, old: Document) -> Errors:
     """An update of a pod's status."""
     after, before = new["status"], old["status"]
-    errors = check_metadata_update(new, old)
-    for i, condition in enumerate(after.get("conditions") or ()):
-        errors += _condition_status(condition, f"status.conditions[{i}]")
+    errors = [
+        invalid(f"status.conditions[{i}].observedGeneration", one["observedGeneration"], "must not be negative")
+        for i, one in enumerate(after.get("conditions") or ())
+        if one.get("observedGeneration", 0) < 0
+    ]
     nominated = after.get("nominatedNodeName", "")
     if nominated and nominated != before.get("nominatedNodeName", ""):
         errors += check("status.nominatedNodeName", nominated, DNS_SUBDOMAIN)
@@ -287,16 +244,6 @@ def check_pod_status(new: Document, old: Document) -> Errors:
     errors += _check_restarts(after, before, new["spec"])
     errors += _check_claim_statuses(after.get("resourceClaimStatuses") or [], new["spec"].get("resourceClaims") or [])
     return errors + _check_addresses(after)
-
-
-def _condition_status(condition: Document, path: str) -> Errors:
-    if condition.get("observedGeneration", 0) < 0:
-        return [
-            invalid(
-                f"{path}.observedGeneration", condition["observedGeneration"], "must be greater than or equal to zero"
-            )
-        ]
-    return []
 
 
 def _check_restarts(after: Document, before: Document, spec: Document) -> Errors:

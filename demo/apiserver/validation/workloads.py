@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dracaena.demo.apiserver.errors import not_implemented
-from dracaena.demo.apiserver.fields import IMMUTABLE, invalid, not_supported, required
+from dracaena.demo.apiserver.fields import invalid, not_supported, required
 from dracaena.demo.apiserver.selectors import label_selector_matches
-from dracaena.demo.apiserver.validation.metadata import check_annotations, check_metadata, check_metadata_update
+from dracaena.demo.apiserver.validation.metadata import check_annotations
 from dracaena.demo.apiserver.validation.pods import check_pod_spec
 from dracaena.demo.apiserver.validation.selectors import check_label_selector
 from dracaena.demo.apiserver.validation.text import Errors, check_labels
-from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN
+from dracaena.validation.syntax import DNS_LABEL
 
 Document = dict[str, Any]
 
@@ -36,20 +36,14 @@ def check_template(template: Document, path: str) -> Errors:
 
 
 def check_job(job: Document) -> Errors:
-    """A new job."""
-    _refuse_unserved(job["spec"])
-    errors = check_metadata(job, namespaced=True, names=DNS_SUBDOMAIN) + _check_generated_labels(job)
-    return errors + _check_job_spec(job["spec"])
-
-
-def _refuse_unserved(spec: Document) -> None:
-    if spec.get("completionMode") == "Indexed":
-        raise not_implemented('the value "Indexed" of the field "spec.completionMode" of Job')
+    """A job, new or changed."""
+    for name, value in (("completionMode", "Indexed"), ("manualSelector", True)):
+        if job["spec"].get(name) == value:
+            raise not_implemented(f'the value {value} of the field "spec.{name}" of Job')
+    return _check_generated_labels(job) + _check_job_spec(job["spec"])
 
 
 def _check_generated_labels(job: Document) -> Errors:
-    if job["spec"]["manualSelector"]:
-        return []
     given = job["spec"]["template"]["metadata"].get("labels") or {}
     expected = job_labels(job["metadata"]["name"], job["metadata"]["uid"])
     path = "spec.template.metadata.labels"
@@ -87,26 +81,13 @@ def _check_job_spec(spec: Document) -> Errors:
     return errors
 
 
-def check_job_update(new: Document, old: Document) -> Errors:
-    """An update of a job: how many pods run at a time may change, and whether any do, but not what they are."""
-    _refuse_unserved(new["spec"])
-    errors = check_metadata(new, namespaced=True, names=DNS_SUBDOMAIN) + check_metadata_update(new, old)
-    errors += _check_job_spec(new["spec"])
-    after, before = new["spec"], old["spec"]
-    for name in ("completions", "selector", "template", "completionMode"):
-        if after.get(name) != before.get(name):
-            errors.append(invalid(f"spec.{name}", after.get(name), IMMUTABLE))
-    return errors
-
-
-def check_job_status(new: Document, old: Document) -> Errors:
+def check_job_status(new: Document, _old: Document) -> Errors:
     """An update of a job's status: no count may be negative."""
-    errors = check_metadata_update(new, old)
-    for name in ("active", "succeeded", "failed", "terminating", "ready"):
-        count = new["status"].get(name, 0)
-        if count < 0:
-            errors.append(invalid(f"status.{name}", count, "must be greater than or equal to 0"))
-    return errors
+    return [
+        invalid(f"status.{name}", count, "must be greater than or equal to 0")
+        for name, count in new["status"].items()
+        if isinstance(count, int) and count < 0
+    ]
 
 
 def job_warnings(job: Document) -> list[str]:

@@ -133,19 +133,6 @@ def templates(api: Session) -> None:
     api.delete("its deletion", f"{TEMPLATES}/t")
 
 
-def claim_fields_behind_gates(api: Session) -> None:
-    """Fields of claims whose feature gate is off by default are dropped without a word, where the release has them."""
-    derived = [{"name": "nodomain", "expression": "1 +"}]
-    api.create("derived attributes", CLAIMS, claim("c", requests=[exactly(derivedAttributes=derived)]))
-    either = [{"name": "sub", "deviceClassName": "gpu", "derivedAttributes": derived}]
-    requests = [{"name": "either", "firstAvailable": either}]
-    api.create("of an alternative", CLAIMS, claim("d", requests=requests))
-    api.create("in a template", TEMPLATES, template("t", {"requests": [exactly(derivedAttributes=derived)]}))
-    granted = allocation(result(skipNodeOperations=["All"]))
-    api.merge("skipped operations in a result", f"{CLAIMS}/c/status", {"status": {"allocation": granted}})
-    api.merge("derived attributes later", f"{CLAIMS}/c", claim("c", requests=[exactly(derivedAttributes=derived)]))
-
-
 def claims_with_mistakes_of_both_kinds(api: Session) -> None:
     """Mistakes that 1.37 finds by declared checks among others that it does not: which of them are told first."""
     true = {"cel": {"expression": "true"}}

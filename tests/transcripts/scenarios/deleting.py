@@ -41,7 +41,6 @@ def delete_with_preconditions(api: Session) -> None:
     api.delete("the version from before", PATH, {"preconditions": {"resourceVersion": old["resourceVersion"]}})
     api.delete("an unknown policy", PATH, {"propagationPolicy": "Sideways"})
     api.delete("another kind of options", PATH, {"apiVersion": "v1", "kind": "Pod"})
-    api.delete("a dry run", PATH, {"dryRun": ["All"]})
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": old["uid"]}}
     api.delete("the right uid", PATH, options)
 
@@ -51,15 +50,6 @@ def delete_with_a_policy(api: Session) -> None:
     for policy in ("Foreground", "Orphan", "Background"):
         api.create(f"{policy}: a claim", CLAIMS, claim(policy.lower()))
         api.delete(f"{policy}: its deletion", f"{CLAIMS}/{policy.lower()}", {"propagationPolicy": policy})
-
-
-def delete_a_collection(api: Session) -> None:
-    """DELETE of a collection answers what it deleted."""
-    for name, labels in (("a", {"x": "1"}), ("b", {"x": "1"}), ("c", {})):
-        api.create(f"claim {name}", CLAIMS, claim(name, {"labels": labels}))
-    api.delete("by label", CLAIMS, labelSelector="x=1")
-    api.delete("nothing matches", CLAIMS, labelSelector="x=1")
-    api.get("what is left", CLAIMS)
 
 
 def what_a_deletion_answers(api: Session) -> None:

@@ -42,7 +42,6 @@ def events(api: Session) -> None:
     api.merge("and again", f"{EVENTS}/pod-a.1", again | {"count": 3})
     elsewhere = event("pod-a.2") | {"involvedObject": {"namespace": "other"}}
     api.create("about an object elsewhere", EVENTS, elsewhere)
-    api.create("of the new form, without its fields", EVENTS, event("pod-a.3", eventTime=EARLY))
     by = "involvedObject.name=pod-a,involvedObject.kind=Pod,source=dracaena,reason=Allocated,type=Normal"
     api.get("by what they are about", EVENTS, fieldSelector=by)
     api.delete("its deletion", f"{EVENTS}/pod-a.1")

@@ -26,6 +26,4 @@ def node_life(api: Session) -> None:
         {"key": "b", "effect": "NoSchedule"},
     ]
     api.merge("bad taints", PATH, {"spec": {"taints": bad}})
-    api.merge("pod addresses", PATH, {"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}})
-    api.merge("other pod addresses", PATH, {"spec": {"podCIDR": "10.0.1.0/24", "podCIDRs": ["10.0.1.0/24"]}})
     api.delete("its deletion", PATH)

@@ -75,7 +75,7 @@ def pod_claims(api: Session) -> None:
 
 
 def pod_changes(api: Session) -> None:
-    """What may change in a pod: images, a deadline that shrinks, more tolerations.
+    """What may change in a pod: images, and more tolerations.
 
     Left out: a change that may not be, because its message prints the specs as Go does.
     """
@@ -84,9 +84,6 @@ def pod_changes(api: Session) -> None:
     api.strategic("one container more", PATH, {"spec": {"containers": [{"name": "more", "image": "busybox:2"}]}})
     toleration = {"key": "x", "operator": "Exists"}
     api.json_patch("one toleration more", PATH, [{"op": "add", "path": "/spec/tolerations/-", "value": toleration}])
-    api.merge("a deadline", PATH, {"spec": {"activeDeadlineSeconds": 100}})
-    api.merge("more time", PATH, {"spec": {"activeDeadlineSeconds": 200}})
-    api.merge("no deadline", PATH, {"spec": {"activeDeadlineSeconds": None}})
 
 
 def binding(api: Session) -> None:

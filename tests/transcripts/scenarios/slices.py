@@ -197,26 +197,6 @@ def slice_binding_conditions_and_policies(api: Session) -> None:
     api.create("a policy of a device that is not shared", SLICES, resource_slice("s", [device]))
 
 
-def fields_behind_gates(api: Session) -> None:
-    """Fields whose feature gate is off by default are dropped without a word."""
-    lists = {"a": {"ints": [1, 2]}, "b": {"strings": ["x"]}, "c": {"int": 1}}
-    body = resource_slice("s", [{"name": "gpu", "attributes": lists}])
-    api.send("list attributes leave an empty value", "POST", SLICES, body)
-    mappings = {"memory": {"capacityKey": "memory"}}
-    device = {"name": "gpu", "nodeAllocatableResourceMappings": mappings}
-    api.create("node resources as 1.36 names them", SLICES, resource_slice("s", [device]))
-    api.delete("away with it", f"{SLICES}/s")
-    resources = {"memory": {"mapping": {"capacityKey": "memory"}, "overhead": {"perPod": "1Mi"}}}
-    device = {"name": "gpu", "nodeAllocatableResources": resources}
-    api.create("node resources as 1.37 names them", SLICES, resource_slice("s", [device]))
-    api.delete("away with it", f"{SLICES}/s")
-    use = {"counterSet": "c", "counters": {"memory": {"value": "1"}}, "compatibilityGroups": ["a", "b", "c"]}
-    devices = [{"name": "gpu", "consumesCounters": [use]}]
-    newer: Document = {"partitionTypeAttribute": "nodomain", "skipNodeOperations": ["All"]}
-    api.create("groups, operations and a type of partitions", SLICES, resource_slice("s", devices, **newer))
-    api.merge("operations by a patch", f"{SLICES}/s", {"spec": {"skipNodeOperations": ["All"]}})
-
-
 def slices_with_mistakes_of_both_kinds(api: Session) -> None:
     """Mistakes that 1.37 finds by declared checks among others that it does not: which of them are told first."""
     conditions = [f"c{i}" for i in range(5)]

@@ -129,7 +129,7 @@ def table_of_nodes(api: Session) -> None:
 
 
 def table_of_events_leases_and_namespaces(api: Session) -> None:
-    """Events in both of their forms; leases; a namespace."""
+    """Events; leases; a namespace."""
     about = {"kind": "Pod", "namespace": NAMESPACE, "name": "pod-a", "fieldPath": "spec.containers{main}"}
     source = {"component": "kubelet", "host": "node-a"}
     api.create(
@@ -138,16 +138,6 @@ def table_of_events_leases_and_namespaces(api: Session) -> None:
     api.create(
         "an Event without anything", EVENTS, event("bare", involvedObject={"kind": "Pod", "namespace": NAMESPACE})
     )
-    new = {
-        "eventTime": "2026-01-01T00:00:00.000000Z",
-        "reportingComponent": "scheduler",
-        "reportingInstance": "scheduler-1",
-        "action": "Binding",
-        "reason": "Scheduled",
-        "type": "Normal",
-    }
-    refused = event("new", **new)
-    api.create("an Event of the new form", EVENTS, refused)
     for name in ("old", "bare"):
         _table(api, f"the Event {name}", f"{EVENTS}/{name}")
     api.create("a lease", LEASES, lease("held", holderIdentity="somebody"))

@@ -46,9 +46,6 @@ def job_defaults(api: Session) -> None:
     api.create("its own labels stay", JOBS, job("own", {"labels": {"a": "b"}}))
     api.create("only a number at a time", JOBS, job("queue", parallelism=2))
     api.create("only a number of ends", JOBS, job("three", completions=3, suspend=True))
-    by_hand = job("by-hand", selector={"matchLabels": {"app": "x"}}, manualSelector=True)
-    by_hand["spec"]["template"]["metadata"] = {"labels": {"app": "x"}}
-    api.create("a selector of its own", JOBS, by_hand)
     api.send("as a table", "GET", JOBS, query={"includeObject": "None"}, accept=KUBECTL)
 
 
@@ -62,7 +59,7 @@ def job_validation(api: Session) -> None:
     claimed["spec"]["template"]["spec"] |= {"resourceClaims": [{"name": "a"}]}
     claimed["spec"]["template"]["spec"]["containers"] = [{"name": "main", "resources": {"claims": [{"name": "b"}]}}]
     api.create("a bad template", JOBS, claimed)
-    api.create("a name that is no DNS label", JOBS, job("a.b"), dryRun="All", fieldManager="x")
+    api.create("a name that is no DNS label", JOBS, job("a.b"))
     api.create("an unknown field", JOBS, job("j", paralelism=1), fieldValidation="Strict")
     api.create("a job", JOBS, job("j"))
     api.merge("another number of ends", f"{JOBS}/j", {"spec": {"completions": 2}})
@@ -109,7 +106,7 @@ def scale(api: Session) -> None:
 def deployment_validation(api: Session) -> None:
     """Deployments that are refused, and defaults of those that are not."""
     recreated = {"type": "Recreate"}
-    api.create("all at once", DEPLOYMENTS, deployment("d", strategy=recreated, replicas=0), dryRun="All")
+    api.create("all at once", DEPLOYMENTS, deployment("d", strategy=recreated, replicas=0))
     both = recreated | {"rollingUpdate": {"maxSurge": 1}}
     api.create("both ways at once", DEPLOYMENTS, deployment("d", strategy=both))
     api.create("no selector", DEPLOYMENTS, deployment("d", selector=None))
@@ -118,7 +115,7 @@ def deployment_validation(api: Session) -> None:
     for steps in ({"maxSurge": 0, "maxUnavailable": 0}, {"maxSurge": -1}, {"maxSurge": "x", "maxUnavailable": "101%"}):
         rolling = {"type": "RollingUpdate", "rollingUpdate": steps}
         api.create(f"steps of {steps}", DEPLOYMENTS, deployment("d", strategy=rolling))
-    api.create("steps of one pod", DEPLOYMENTS, deployment("d", strategy={"rollingUpdate": {"maxSurge": 1}}))
+    api.create("steps of one pod", DEPLOYMENTS, deployment("steps", strategy={"rollingUpdate": {"maxSurge": 1}}))
     bad = deployment("e", replicas=-1, revisionHistoryLimit=-1, progressDeadlineSeconds=0)
     bad["spec"]["template"]["spec"] = {"restartPolicy": "Never", "containers": []}
     api.create("more than one mistake", DEPLOYMENTS, bad)
@@ -146,7 +143,7 @@ def stateful_sets(api: Session) -> None:
     path = f"{STATEFUL_SETS}/web"
     api.create("a stateful set", STATEFUL_SETS, stateful_set("web"))
     parallel = stateful_set("p", podManagementPolicy="Parallel", updateStrategy={"type": "OnDelete"}, serviceName="s")
-    api.create("all at once", STATEFUL_SETS, parallel, dryRun="All")
+    api.create("all at once", STATEFUL_SETS, parallel)
     api.create("one that selects other pods", STATEFUL_SETS, stateful_set("d", selector={}))
     bad = {"podManagementPolicy": "x", "updateStrategy": {"type": "y"}, "replicas": -1, "revisionHistoryLimit": -1}
     api.create("more than one mistake", STATEFUL_SETS, stateful_set("d", **bad))

@@ -50,7 +50,6 @@ def merge_patch(api: Session) -> None:
     api.merge("another uid", PATH, {"metadata": {"uid": "other"}})
     api.merge("another name", PATH, {"metadata": {"name": "other"}})
     api.merge("a field that no type has", PATH, {"spec": {"extra": 1}})
-    api.merge("a dry run", PATH, {"metadata": {"labels": {"e": "1"}}}, dryRun="All")
     api.merge("an object that is not there", f"{CLAIMS}/d", {"metadata": {"labels": {"a": "1"}}})
     api.merge("force is for apply", PATH, {}, force="true")
 

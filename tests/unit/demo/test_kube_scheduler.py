@@ -57,11 +57,6 @@ def test_an_allocation_on_a_cordoned_node_leads_nowhere() -> None:
     )
 
 
-def test_a_pod_with_pod_affinity_is_refused_by_name() -> None:
-    picky = Pod(metadata=ObjectMeta(name="p"), spec=PodSpec(affinity={"podAffinity": {"x": 1}}))
-    assert choose_node(picky, [], NODES, {}) == Unschedulable("the embedded scheduler does not implement podAffinity")
-
-
 def test_a_claim_without_requests_is_refused_by_name_until_somebody_allocates_it() -> None:
     assert choose_node(POD, [claim(node="n1"), claim(requests=0)], NODES, {}) == Unschedulable(
         'the embedded scheduler does not implement the allocation of a claim without requests (resourceclaim "c")'

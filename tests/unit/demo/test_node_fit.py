@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dracaena.api.objects import Node, NodeSpec, ObjectMeta, Pod, PodSpec, Taint, Toleration
-from dracaena.demo.node_fit import misfit, selects, unserved
+from dracaena.demo.node_fit import misfit, selects
 
 NODE = Node(metadata=ObjectMeta(name="n1", labels={"zone": "a", "gpus": "8"}))
 TAINTED = Node(metadata=ObjectMeta(name="n1"), spec=NodeSpec(taints=[Taint("team", "x", "NoSchedule")]))
@@ -82,8 +82,3 @@ def test_a_cordoned_node_takes_only_pods_that_tolerate_it() -> None:
         misfit(pod(tolerations=[Toleration(key="node.kubernetes.io/unschedulable", operator="Exists")]), CORDONED)
         is None
     )
-
-
-def test_pod_affinity_is_named_as_not_implemented() -> None:
-    assert unserved(pod(affinity={"podAntiAffinity": {"x": []}})) == "podAntiAffinity"
-    assert unserved(pod(affinity={"nodeAffinity": {}})) is None

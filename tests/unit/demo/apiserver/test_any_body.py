@@ -133,7 +133,7 @@ def _assert_an_answer(reply: Any) -> None:
 @given(data=st.data())
 def test_creating_from_any_body_is_answered(api, path, data):
     body = data.draw(_spoilt(BODIES[path]))
-    _assert_an_answer(api.create(path, body, dryRun="All"))
+    _assert_an_answer(api.create(path, body))
 
 
 @pytest.mark.parametrize("form", ["merge-patch+json", "strategic-merge-patch+json"])
@@ -146,9 +146,7 @@ def test_patching_with_any_body_is_answered(api, claim, form, data):
     status = data.draw(_spoilt({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "status": STATUS}))
     for door, body in (("x", main), ("x/status", status)):
         _assert_an_answer(
-            api.patch(
-                f"{path}/{door}", json.dumps(body).encode(), f"application/{form}", dryRun="All", fieldManager="m"
-            )
+            api.patch(f"{path}/{door}", json.dumps(body).encode(), f"application/{form}", fieldManager="m")
         )
 
 
@@ -157,9 +155,7 @@ def test_patching_with_any_body_is_answered(api, claim, form, data):
 def test_any_json_patch_is_answered(api, claim, operations):
     path = f"{RESOURCE}/namespaces/default/resourceclaims"
     api.create(path, claim("x"))
-    _assert_an_answer(
-        api.patch(f"{path}/x", json.dumps(operations).encode(), "application/json-patch+json", dryRun="All")
-    )
+    _assert_an_answer(api.patch(f"{path}/x", json.dumps(operations).encode(), "application/json-patch+json"))
 
 
 @SETTINGS
@@ -173,4 +169,4 @@ def test_any_selector_is_answered(api, selector):
 @given(body=st.binary(max_size=30) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_answered(api, body):
     for form in ("application/json", "application/yaml"):
-        _assert_an_answer(api.send("POST", "/api/v1/nodes", body, form=form, dryRun="All"))
+        _assert_an_answer(api.send("POST", "/api/v1/nodes", body, form=form))

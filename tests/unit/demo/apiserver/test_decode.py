@@ -72,7 +72,7 @@ def test_times_are_written_in_utc(text, form, canonical):
     ("text", "form"), [("yesterday", "time"), ("2026-13-01T00:00:00Z", "time"), ("2026-01-01T00:00:00Z", "microtime")]
 )
 def test_what_is_no_time_is_refused(text, form):
-    with pytest.raises(ValueError, match="parsing time"):
+    with pytest.raises(ValueError, match=r"no time|out of range"):
         canonical_time(text, form)
 
 

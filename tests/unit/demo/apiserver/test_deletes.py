@@ -116,20 +116,6 @@ def test_a_finished_pod_goes_at_once(api, pod):
     assert api.get(f"{PODS}/a").code == 404
 
 
-def test_deletecollection_takes_a_selector(api, pod):
-    api.create(PODS, pod("a", {"labels": {"x": "1"}}))
-    api.create(PODS, pod("b"))
-    deleted = api.delete(PODS, labelSelector="x=1")
-    assert [item["metadata"]["name"] for item in deleted.body["items"]] == ["a"]
-    assert [item["metadata"]["name"] for item in api.get(PODS).body["items"]] == ["b"]
-
-
-def test_a_dry_run_deletes_nothing(api, claim):
-    api.create(CLAIMS, claim("c"))
-    assert api.delete(f"{CLAIMS}/c", {"dryRun": ["All"]}).code == 200
-    assert api.get(f"{CLAIMS}/c").code == 200
-
-
 def test_a_namespace_terminates_and_goes_when_finalized(api, pod):
     api.create(NAMESPACES, {"metadata": {"name": "x"}})
     marked = api.delete(f"{NAMESPACES}/x")

@@ -102,10 +102,6 @@ class History(RuleBasedStateMachine):
         assert seen == listed
 
     @invariant()
-    def history_leads_to_the_present(self):
-        self.storage.check()
-
-    @invariant()
     def the_window_holds(self):
         recent = sorted(self.states)[-WINDOW:]
         assert not _is_expired(self.storage, recent[0])

@@ -29,13 +29,6 @@ def test_a_device_named_without_time_gets_a_new_one_at_every_write(api, resource
     assert again.body["metadata"]["generation"] == 2
 
 
-def test_list_attributes_are_behind_a_gate_and_dropped(api, resource_slice):
-    reply = api.create(SLICES, resource_slice([{"name": "d", "attributes": {"x": {"ints": [1]}}}]))
-    assert reply.mistakes == {("spec.devices[0].attributes[x]", "FieldValueInvalid")}
-    good = {"name": "d", "attributes": {"x": {"int": 1, "ints": [1]}}}
-    assert api.create(SLICES, resource_slice([good])).body["spec"]["devices"][0]["attributes"] == {"x": {"int": 1}}
-
-
 def test_a_slice_is_refused_by_the_rules_of_the_product(api, resource_slice):
     reply = api.create(SLICES, resource_slice([{"name": "d"}, {"name": "d"}], driver="", allNodes=True))
     assert (reply.code, reply.body["reason"]) == (422, "Invalid")

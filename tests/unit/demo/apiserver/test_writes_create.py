@@ -145,13 +145,6 @@ def test_a_yaml_body_is_read(api):
     assert (reply.code, reply.body["metadata"]["name"]) == (201, "n")
 
 
-def test_dry_run_answers_and_writes_nothing(api, pod):
-    reply = api.create(PODS, pod("a"), dryRun="All")
-    assert reply.code == 201
-    assert reply.body["status"]["phase"] == "Pending"
-    assert api.get(f"{PODS}/a").code == 404
-
-
 def test_labels_annotations_finalizers_and_owners_are_checked(api, pod):
     metadata = {
         "labels": {"-a": "b", "a": "@"},

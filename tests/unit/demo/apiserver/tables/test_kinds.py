@@ -19,7 +19,7 @@ def test_each_row_has_as_many_cells_as_columns() -> None:
         assert len(kind.table.cells(document, NOW)) == len(kind.table.columns), kind.kind
 
 
-def test_an_event_was_last_seen_when_its_series_was() -> None:
+def test_an_event_says_when_it_was_seen_first_and_last() -> None:
     event = zero(structs()["Event"]) | {
         "metadata": {"name": "x"},
         "firstTimestamp": "2026-01-01T00:00:00Z",
@@ -28,6 +28,3 @@ def test_an_event_was_last_seen_when_its_series_was() -> None:
     }
     cells = EVENT.cells(event, NOW)
     assert (cells[0], cells[7], cells[8]) == ("30m", "60m", 2)
-    series = {"count": 7, "lastObservedTime": "2026-01-01T00:59:00.000000Z"}
-    cells = EVENT.cells(event | {"series": series}, NOW)
-    assert (cells[0], cells[7], cells[8]) == ("60s", "60m", 7)
