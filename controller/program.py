@@ -230,11 +230,9 @@ def run(settings: ControllerSettings, rules: UpkeepRules | None = None) -> int:
         settings,
         client,
         parts.watches,
-        parts.waiting,
+        parts.latest,
         SystemClock(),
-        leads=parts.leadership.leads,
         state=lambda: str(parts.leadership),
-        trouble=parts.watches.trouble,
     )
     served = [each for each in (endpoint, page) if each is not None]
     for each in served:

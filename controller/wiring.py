@@ -29,7 +29,8 @@ from dracaena.controller.lifecycle.pod_record import Growth
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.page.wiring import measure_gpus
+from dracaena.controller.page.snapshots import LatestSnapshot
+from dracaena.controller.page.wiring import latest_snapshot, measure_gpus
 from dracaena.controller.ports import PodApi
 from dracaena.controller.queue.charging import Charging
 from dracaena.controller.queue.lanes import Turn
@@ -113,6 +114,8 @@ class Parts:
     workers: Workers
     gatekeeper: Gatekeeper
     templates: ClaimTemplates
+    latest: LatestSnapshot
+    """For the metrics and the page."""
 
 
 def build(settings: ControllerSettings, given: Dependencies) -> Parts:
@@ -159,7 +162,8 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     watches = _watches(settings, shared, cluster, intake, gatekeeper, reports, slice_reports)
     reconciler, workers = _workers(settings, shared, writes, gatekeeper, templates, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
-    measure_gpus(shared.driver, shared.metrics, watches, shared.clock)
+    latest = latest_snapshot(shared.driver, watches, waiting, shared.clock, leads=leadership.leads)
+    measure_gpus(latest, shared.metrics, shared.clock)
     quota_reports = QuotaReports(
         shared.events, shared.metrics, cluster.quotas, watches.namespaces.get, lambda: shared.work.is_open
     )
@@ -180,6 +184,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
         workers,
         gatekeeper,
         templates,
+        latest,
     )
 
 

@@ -24,13 +24,13 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.page.access import Access, Reviews, Seen, Viewer
 from dracaena.controller.page.followers import Followers
 from dracaena.controller.page.node_use import NodeUse
-from dracaena.controller.page.snapshots import Numbered, Snapshots
+from dracaena.controller.page.snapshots import LatestSnapshot, Numbered, Snapshots
 from dracaena.controller.page.turns import worked_out
 from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view
 from dracaena.controller.views.fleet import fleet, namespaces
 from dracaena.controller.views.node_use import no_use_view, use_view
 from dracaena.controller.views.search import search_in_turns
-from dracaena.controller.views.snapshot import ClusterSnapshot, Watched
+from dracaena.controller.views.snapshot import ClusterSnapshot
 from dracaena.controller.views.summary import summary
 from dracaena.controller.views.teams import team, team_names, teams
 from dracaena.controller.views.usage import namespaces_in_turns, usage_in_turns
@@ -89,7 +89,7 @@ class PageSource:
     """Where the page gets what it shows. Used from any thread, without waiting for a decision."""
 
     driver: str
-    watched: Callable[[], Watched]
+    latest: LatestSnapshot
     pod: Callable[[str], Pod | None]
     claim: Callable[[str], ResourceClaim | None]
     state: Callable[[], str]
@@ -181,8 +181,7 @@ class PageEndpoint:
 
     def _followed_snapshots(self, clock: Clock) -> Snapshots:
         return Snapshots(
-            self._source.driver,
-            self._source.watched,
+            self._source.latest,
             clock,
             followed=self._followers.any,
             tell=self._followers.tell,

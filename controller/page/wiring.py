@@ -14,6 +14,7 @@ from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.page.endpoint import PageEndpoint, PageSource
 from dracaena.controller.page.gpu_counts import GpuCounts
 from dracaena.controller.page.node_use import NodeUse
+from dracaena.controller.page.snapshots import LatestSnapshot
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.views.snapshot import WaitingPod, Watched
 from dracaena.controller.watches import Watches
@@ -21,24 +22,11 @@ from dracaena.kube.client import KubeClient
 from dracaena.process.clock import Clock
 
 
-def build_page(
-    settings: ControllerSettings,
-    client: KubeClient,
-    watches: Watches,
-    waiting: WaitingPods,
-    clock: Clock,
-    *,
-    leads: Callable[[], bool],
-    state: Callable[[], str],
-    trouble: Callable[[], str | None],
-) -> PageEndpoint | None:
-    """Return the page; None if no address is set. `client` is for reviews: its writes need no leadership.
-
-    What is shown comes from the caches; no part of it takes the lock that decisions hold. Raises BadInputError for
-    settings that cannot be used. `leads`: whether this replica leads; others do not know which pods wait.
-    """
-    if not settings.page_address:
-        return None
+def latest_snapshot(
+    driver: str, watches: Watches, waiting: WaitingPods, clock: Clock, *, leads: Callable[[], bool]
+) -> LatestSnapshot:
+    """Return what reads the cluster for the page and the metrics, from the caches: no part of it takes the lock that
+    decisions hold. `leads`: whether this replica leads; others do not know which pods wait."""
 
     def waiting_pods() -> tuple[WaitingPod, ...] | None:
         if not leads():
@@ -56,13 +44,29 @@ def build_page(
             watches.namespaces.snapshot(),
         )
 
+    return LatestSnapshot(driver, watched, clock)
+
+
+def build_page(
+    settings: ControllerSettings,
+    client: KubeClient,
+    watches: Watches,
+    latest: LatestSnapshot,
+    clock: Clock,
+    *,
+    state: Callable[[], str],
+) -> PageEndpoint | None:
+    """Return the page; None if no address is set. `client` is for reviews: its writes need no leadership. Raises
+    BadInputError for settings that cannot be used."""
+    if not settings.page_address:
+        return None
     source = PageSource(
         settings.driver_name,
-        watched,
+        latest,
         watches.pods.get,
         watches.claims.get,
         state,
-        trouble,
+        watches.trouble,
         _node_use(settings, client, clock),
     )
     return PageEndpoint(
@@ -75,18 +79,9 @@ def build_page(
     )
 
 
-def measure_gpus(driver: str, metrics: ControllerMetrics, watches: Watches, clock: Clock) -> None:
-    """Let the metrics say how many GPUs are in each state, counted at each scrape from the caches."""
-
-    def watched() -> Watched:
-        return Watched(
-            watches.nodes.snapshot(),
-            watches.slices.snapshot(),
-            watches.claims.snapshot(),
-            taint_rules=watches.taint_rules.snapshot(),
-        )
-
-    counts = GpuCounts(driver, watched, clock)
+def measure_gpus(latest: LatestSnapshot, metrics: ControllerMetrics, clock: Clock) -> None:
+    """Let the metrics say how many GPUs are in each state, counted at each scrape."""
+    counts = GpuCounts(latest, clock)
     for state in STATES:
         metrics.queue.gpus.labels(state).set_function(partial(counts.of, state))
     metrics.queue.most_free_gpus.set_function(counts.most_free_on_a_node)

@@ -20,7 +20,7 @@ from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.garbage import freeze_what_stays
-from dracaena.controller.page.snapshots import Snapshots
+from dracaena.controller.page.snapshots import LatestSnapshot, Snapshots
 from dracaena.controller.views.snapshot import Watched
 from dracaena.process.clock import SystemClock
 from support.allocation import DRIVER
@@ -75,7 +75,7 @@ class Looked:
     def looking(self) -> Iterator[Callable[[], int]]:
         """Let somebody follow the page inside the block; yield what counts its snapshots. The first one, which takes
         ten times as long as those after it, is made before."""
-        page = Snapshots(DRIVER, self._watched, SystemClock(), followed=lambda: True)
+        page = Snapshots(LatestSnapshot(DRIVER, self._watched, SystemClock()), SystemClock(), followed=lambda: True)
         page.start()
         page.newest()
         first = page.number

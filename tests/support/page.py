@@ -10,6 +10,7 @@ from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.page.endpoint import PageEndpoint, PageSource
 from dracaena.controller.page.node_use import NodeUse
+from dracaena.controller.page.snapshots import LatestSnapshot
 from dracaena.controller.views.snapshot import Watched
 from dracaena.process.clock import SystemClock
 from support.allocation import DRIVER
@@ -24,9 +25,10 @@ class PageCluster:
         self.pods: dict[str, Pod] = {}
         self.looks = 0
         self.use: NodeUse | None = None
+        self.latest = LatestSnapshot(DRIVER, self._look, SystemClock())
 
     def source(self) -> PageSource:
-        return PageSource(DRIVER, self._look, self.pods.get, self._claim, lambda: "leading", lambda: None, self.use)
+        return PageSource(DRIVER, self.latest, self.pods.get, self._claim, lambda: "leading", lambda: None, self.use)
 
     def _look(self) -> Watched:
         watched = self.watched

@@ -14,6 +14,7 @@ from dracaena.api.node_status import node_document, node_statuses
 from dracaena.cli import status
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.page.gpu_counts import GpuCounts
+from dracaena.controller.page.snapshots import LatestSnapshot
 from dracaena.controller.views.snapshot import SnapshotMaker, Watched
 from dracaena.controller.views.summary import summary
 from support.allocation import DRIVER
@@ -50,7 +51,10 @@ def counts_of_page(cluster: BoughtGpus) -> Mapping[str, int]:
 def counts_of_metric(cluster: BoughtGpus) -> Mapping[str, int]:
     watched = Watched(cluster.nodes, cluster.slices, cluster.claims, taint_rules=cluster.rules)
     registry = CollectorRegistry()
-    metrics, counts = ControllerMetrics(registry), GpuCounts(DRIVER, lambda: watched, FakeClock())
+    metrics, counts = (
+        ControllerMetrics(registry),
+        GpuCounts(LatestSnapshot(DRIVER, lambda: watched, FakeClock()), FakeClock()),
+    )
     for state in STATES:
         metrics.queue.gpus.labels(state).set(counts.of(state))
     assert counts.most_free_on_a_node() == max((one["free"] for one in cluster.by_node.values()), default=0)

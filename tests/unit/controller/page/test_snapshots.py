@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dracaena.controller.page.snapshots import BEAT_S, EVERY_S, FIRST_TIMEOUT_S, KEPT_S, WANTED_S, Snapshots
+from dracaena.controller.page.gpu_counts import GpuCounts
+from dracaena.controller.page.snapshots import (
+    BEAT_S,
+    EVERY_S,
+    FIRST_TIMEOUT_S,
+    KEPT_S,
+    WANTED_S,
+    LatestSnapshot,
+    Numbered,
+    Snapshots,
+)
 from dracaena.controller.views.snapshot import Watched
 from support.allocation import DRIVER, blocks, machine, node, pool_slice
 from support.clock import RestingClock
@@ -25,11 +35,15 @@ class World:
         self.looks = 0
         self.followed = False
         self.fails = False
+        self.costs_s = 0.0
         self.told: list[int] = []
-        self.snapshots = Snapshots(DRIVER, self.look, clock, followed=lambda: self.followed, tell=self.told.append)
+        self.snapshots = Snapshots(
+            LatestSnapshot(DRIVER, self.look, clock), clock, followed=lambda: self.followed, tell=self.told.append
+        )
 
     def look(self) -> Watched:
         self.looks += 1
+        self.clock.advance(self.costs_s)
         if self.fails:
             raise RuntimeError
         return self.watched
@@ -118,12 +132,50 @@ def test_a_fault_leaves_the_last_snapshot_and_the_next_try_succeeds(world: World
     pass_time_until(world, lambda: world.told == [1, 2])
 
 
-def test_where_no_snapshot_comes_in_time_there_is_none(world: World) -> None:
-    world.fails = True
-    found: list[object] = []
+def ask(world: World) -> tuple[Numbered | None, float]:
+    """Let time pass until there is an answer. Return it, and for how long it was waited for."""
+    began_s = world.clock.monotonic()
+    found: list[Numbered | None] = []
     asking = threading.Thread(target=lambda: found.append(world.snapshots.newest()))
     asking.start()
     pass_time_until(world, lambda: bool(found))
     asking.join()
-    assert found == [None]
-    assert world.clock.monotonic() >= FIRST_TIMEOUT_S
+    return found[0], world.clock.monotonic() - began_s
+
+
+def test_answers_wait_for_the_first_snapshot_in_time_and_not_one_after_another(world: World) -> None:
+    world.fails = True
+    found, waited_s = ask(world)
+    assert (found, waited_s >= FIRST_TIMEOUT_S) == (None, True)
+    found, waited_s = ask(world)
+    assert found is None
+    assert waited_s < FIRST_TIMEOUT_S, "the client of the second has waited since the first was asked for"
+    world.fails = False
+    pass_time_until(world, lambda: world.told == [1])
+    assert world.snapshots.newest() is not None
+
+
+def test_while_the_thread_rests_the_last_snapshot_is_served_however_old(world: World) -> None:
+    world.costs_s = WANTED_S / 2
+    assert world.snapshots.newest() is not None
+    wait_for(lambda: world.clock.rests, "the rest, four times as long")
+    world.clock.advance(WANTED_S)
+    found, waited_s = ask(world)
+    assert found is not None
+    assert waited_s < FIRST_TIMEOUT_S, "another one was waited for, which would not come"
+
+
+def test_nodes_that_a_scrape_has_counted_are_not_read_again_for_the_page() -> None:
+    clock = RestingClock()
+    latest = LatestSnapshot(DRIVER, lambda: Watched((node("n"),), (pool_slice("n", FOUR),), ()), clock)
+    assert GpuCounts(latest, clock).of("free") == 4
+    counted = latest.now(threading.Event())
+    snapshots = Snapshots(latest, clock)
+    snapshots.start()
+    try:
+        found = snapshots.newest()
+    finally:
+        snapshots.stop()
+    assert found is not None
+    assert counted is not None
+    assert found.snapshot.lines[0] is counted.lines[0]

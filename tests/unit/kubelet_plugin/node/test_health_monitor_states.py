@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.gpu_states import STATES
 from dracaena.api.node_status import node_document, node_statuses, tree_lines
 from dracaena.controller.page.gpu_counts import GpuCounts
+from dracaena.controller.page.snapshots import LatestSnapshot
 from dracaena.controller.views.details import node_view
 from dracaena.controller.views.fleet import Changes, changes, fleet
 from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, Watched
@@ -207,7 +208,7 @@ def test_a_state_looks_the_same_wherever_it_is_shown(row: Row, is_held: bool) ->
     _check_command(row, Watched([node("n")], slices, claims))
     _check_page(row, Watched([node("n")], slices, claims))
     state = _state(row, is_held=is_held)
-    counts = GpuCounts(DRIVER, lambda: Watched([node("n")], slices, claims), FakeClock())
+    counts = GpuCounts(LatestSnapshot(DRIVER, lambda: Watched([node("n")], slices, claims), FakeClock()), FakeClock())
     other = row.state if row.of_node else "free"
     expected = {name: (name == state) + (name == other) for name in STATES}
     assert {name: counts.of(name) for name in STATES} == expected
