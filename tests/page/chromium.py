@@ -32,16 +32,18 @@ class Browser:
         self._to, self._from = to_browser, from_browser
         self._buffer = b""
         self._number = 0
-        self._session = ""
+        self._target = self._session = ""
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.dialogs: list[str] = []
 
     def open(self, url: str, *, width: int = 1280, height: int = 900) -> None:
-        """Open an address in a new tab, and wait until all of its files are there."""
+        """Open an address in a new tab in place of the one before, and wait until all of its files are there."""
         self._session = ""  # tabs are made by the browser, not by the tab before
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        before, self._target = self._target, self._call("Target.createTarget", url="about:blank")["targetId"]
+        if before:  # it follows the page on one of the six connections that a browser has to a host
+            self._call("Target.closeTarget", targetId=before)
+        self._session = self._call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}

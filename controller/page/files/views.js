@@ -17,7 +17,7 @@ export function waitingView(waiting, state) {
   const by = (name, text) => h("a", { href: link(state, { by: name }), "aria-current": state.by === name ? "true" : null, "data-key": `by-${name}` }, text);
   const head = h("div", { class: "head" },
     h("h2", {}, waiting.total ? `${count(waiting.total, "pod")} ${waiting.total === 1 ? "waits" : "wait"}` : "No pod waits"),
-    h("p", { class: "quiet" }, `${count(waiting.groups.length, "workload")}, the most pods first.`, waiting.hidden ? ` ${count(waiting.hidden, "pod")} of namespaces that you may not see ${waiting.hidden === 1 ? "is" : "are"} counted and not listed.` : ""),
+    h("p", { class: "quiet" }, `${count(waiting.groups.length, "workload")}, the most pods first.`, waiting.more ? ` ${count(waiting.more, "more workload")} with fewer pods ${waiting.more === 1 ? "is" : "are"} not listed.` : "", waiting.hidden ? ` ${count(waiting.hidden, "pod")} of namespaces that you may not see ${waiting.hidden === 1 ? "is" : "are"} counted and not listed.` : ""),
     h("span", { class: "seg", role: "group", "aria-label": "Group by" }, by("workload", "By workload"), by("reason", "By reason"), by("team", "By team")));
   if (!waiting.total) return [head, empty("No pod waits for GPUs", "Pods that wait appear here within a second, with the reason and what would help.")];
   const groups = [...waiting.groups].sort((a, b) => b.pods - a.pods || b.oldestSeconds - a.oldestSeconds);
