@@ -55,8 +55,11 @@ _WORDS: Final = {
     "nic_levels": "levels to NICs",
     "pair_sum_gb_s": "sum of pairs",
     "free_gpus": "free GPUs",
-    "sibling_pods": "pods of its family in reach of NVLinks",
-    "room_pods": "room in reach of NVLinks for more pods of its family",
+    "sibling_steps": "distance to its family",
+    "sibling_pods": "pods of its family nearby",
+    "room_steps": "distance within which its family has room",
+    "room_pods": "room there beyond that",
+    "near_room_pods": "room nearby for more pods of its family",
 }
 """Words for the parts whose names do not read well."""
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.process.settings import DRIVER_NAME, WEB_CONFIG_HELP, option
+from dracaena.api.topology_levels import DEFAULT_LEVELS, MOST_LEVELS, PRESETS, TopologyLevels
+from dracaena.process.settings import DRIVER_NAME, WEB_CONFIG_HELP, Structure, option
+from dracaena.validation.topology_levels import read_topology_levels
+
+TOPOLOGY_LEVELS: Final = Structure(
+    read_topology_levels,
+    {"type": "array", "maxItems": MOST_LEVELS, "items": {"type": "string"}},
+    "[LABEL, …]",
+)
 
 _CONSTANT: Final = "it is a constant now, leave it out"
 _CLIENT_FILE: Final = "name a file with basic_auth and tls_config in page-exporters-client-file"
@@ -128,6 +136,13 @@ class ControllerSettings:
         help="age in seconds from which one node is kept free for a pod that waits only because GPUs are taken; 0: "
         "never",
         least=0,
+    )
+    topology_levels: TopologyLevels = option(  # noqa: RUF009 - a field, as the others
+        DEFAULT_LEVELS,
+        help="node labels that name racks, blocks and the like, the largest first, or names of known lists of labels "
+        f"({', '.join(sorted(PRESETS))}): pods of one job are placed near each other; [] for none, default "
+        f"[{', '.join(DEFAULT_LEVELS.labels)}]",
+        structure=TOPOLOGY_LEVELS,
     )
     selection: str = option(
         "best",

@@ -25,6 +25,7 @@ from dracaena.api.resource_objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from dracaena.api.topology_levels import DEFAULT_LEVELS, NO_LEVELS, TopologyLevels
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Reasons, Unsatisfied, ended
@@ -97,6 +98,7 @@ class Simulation:
             claims=self._claims.values(),
             classes=classes,
             taint_rules=taint_rules,
+            levels=DEFAULT_LEVELS,
         )
         self._quotas = Quotas(self.inventory)
         self._trials = RemedyTrials(self._allocator, self.inventory, self._quotas, lambda _holder: ())
@@ -281,9 +283,10 @@ def make_inventory(
     claims: Iterable[ResourceClaim] = (),
     classes: Iterable[DeviceClass] = (),
     taint_rules: Iterable[DeviceTaintRule] = (),
+    levels: TopologyLevels = NO_LEVELS,
 ) -> Inventory:
     """Build an inventory of one moment; allocated `claims` hold their devices."""
-    inventory = Inventory(driver)
+    inventory = Inventory(driver, levels=levels)
     for rule in taint_rules:
         inventory.set_taint_rule(rule)
     for node in nodes:

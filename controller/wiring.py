@@ -162,7 +162,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     watches = _watches(settings, shared, cluster, intake, gatekeeper, reports, slice_reports)
     reconciler, workers = _workers(settings, shared, writes, gatekeeper, templates, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
-    latest = latest_snapshot(shared.driver, watches, waiting, shared.clock, leads=leadership.leads)
+    latest = latest_snapshot(settings, watches, waiting, shared.clock, leads=leadership.leads)
     measure_gpus(latest, shared.metrics, shared.clock)
     quota_reports = QuotaReports(
         shared.events, shared.metrics, cluster.quotas, watches.namespaces.get, lambda: shared.work.is_open
@@ -251,6 +251,7 @@ def _cluster(
         shared.clock.monotonic(),
         allowed_drivers=_allowed_drivers(settings),
         first_fit=settings.selection == "first-fit",
+        levels=settings.topology_levels,
     )
     cluster = Cluster(state, clock, keep=kept_claim(shared.driver), collided=collided)
     problems_changed = shared.metrics.watches.problems_changed

@@ -380,7 +380,7 @@ class Allocator:
         or if it is the first pod and all domains are alike to it."""
         if not question.count or not follows_siblings(question.policies):
             return None
-        if not kin.siblings and kin.left is None and inventory.cliques.is_empty:
+        if not kin.siblings and kin.left is None and inventory.locations.is_empty:
             return None
         order = self.engine.order([Demand(*one) for one in zip(question.counts, question.policies, strict=True)])
         return FamilyPreference(inventory, kin, question.count, order, lambda kind: answers.of_kind(kind).present)

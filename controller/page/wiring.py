@@ -23,7 +23,7 @@ from dracaena.process.clock import Clock
 
 
 def latest_snapshot(
-    driver: str, watches: Watches, waiting: WaitingPods, clock: Clock, *, leads: Callable[[], bool]
+    settings: ControllerSettings, watches: Watches, waiting: WaitingPods, clock: Clock, *, leads: Callable[[], bool]
 ) -> LatestSnapshot:
     """Return what reads the cluster for the page and the metrics, from the caches: no part of it takes the lock that
     decisions hold. `leads`: whether this replica leads; others do not know which pods wait."""
@@ -42,9 +42,10 @@ def latest_snapshot(
             waiting_pods(),
             watches.taint_rules.snapshot(),
             watches.namespaces.snapshot(),
+            settings.topology_levels,
         )
 
-    return LatestSnapshot(driver, watched, clock)
+    return LatestSnapshot(settings.driver_name, watched, clock)
 
 
 def build_page(

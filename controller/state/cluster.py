@@ -17,6 +17,7 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import PodClaim
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.topology_levels import NO_LEVELS, TopologyLevels
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.explanation import Pace, Reasons
@@ -100,12 +101,13 @@ class ClusterState:
         *,
         allowed_drivers: Iterable[str] = (),
         first_fit: bool = False,
+        levels: TopologyLevels = NO_LEVELS,
         max_steps: int = MAX_STEPS,
     ) -> None:
         """`began_s` is Clock.monotonic() now; the parameters with defaults are for Inventory and Allocator."""
         self.driver, self.rules, self._wakers = driver, rules, wakers
         self.lock = threading.Lock()
-        self.inventory = Inventory(driver, allowed_drivers)
+        self.inventory = Inventory(driver, allowed_drivers, levels)
         self.records = Records(driver, rules.bounds, self.record_changed, wakers.fault)
         self._users_to_wake: set[str] = set()
         """Claims whose many pods need a decision."""

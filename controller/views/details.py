@@ -42,7 +42,7 @@ def node_view(node: PublishedNode, line: NodeLine, sight: Sight) -> dict[str, An
     return {
         "name": shown.name,
         "product": shown_text(shown.product),
-        "rack": shown_text(line.rack) or None,
+        "levels": [{"level": level, "name": shown_text(name)} for level, name in line.levels],
         "free": line.cells.count(FREE),
         "all": len(line.cells),
         "remarks": [shown_text(remark) for remark in shown.remarks],

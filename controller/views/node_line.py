@@ -29,9 +29,7 @@ from dracaena.api.mig import profile_in
 from dracaena.api.node_status import few, remarks_of
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
-
-RACK_LABEL: Final = "topology.kubernetes.io/rack"
-"""Label of a Node that names its rack, as cluster managers and kind write it."""
+from dracaena.api.topology_levels import NO_LEVELS, TopologyLevels
 
 GIB: Final = 1 << 30
 
@@ -43,7 +41,7 @@ class PoolLine:
     gpus: PoolGpus
     product: str
     remarks: tuple[str, ...]
-    rack: str = ""
+    levels: tuple[tuple[str, str], ...] = ()
     closed: bool = False
     """Whether the node itself, not a GPU, keeps pods off (why_nothing_given)."""
 
@@ -69,7 +67,8 @@ class NodeLine:
     open_gpus: tuple[int, ...]
     """Free GPUs, counted by NVLink group; those without a group one by one."""
     remarks: tuple[str, ...]
-    rack: str = ""
+    levels: tuple[tuple[str, str], ...] = ()
+    """The racks, blocks and the like that it is in, largest first: what the level is called, and its name."""
     closed: bool = False
     held: tuple[tuple[str, ...], ...] = ()
     """For each cell the namespaces that have the GPU or parts of it, by name."""
@@ -84,15 +83,22 @@ class NodeLine:
     share_gib: Room = NO_ROOM
     """Memory of GPUs of which claims have shares."""
 
+    @property
+    def rack(self) -> str:
+        """The smallest of the `levels` with what it is in, `block-3/rack-07`; empty: there is none."""
+        return "/".join(name for _, name in self.levels)
 
-def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) -> PoolLine:
+
+def pool_line(
+    driver: str, pages: Sequence[ResourceSlice], node: Node | None, levels: TopologyLevels = NO_LEVELS
+) -> PoolLine:
     """Read the slices of one node, at least one, with the taints of DeviceTaintRules. Cost: O(devices)."""
     gpus = pool_gpus(driver, pages, node)
     return PoolLine(
         gpus,
         _product(gpus),
         few(tuple(remarks_of(driver, pages, node))),
-        rack="" if node is None else node.metadata.labels.get(RACK_LABEL, ""),
+        levels=() if node is None else tuple(levels.named(levels.domains(node.metadata.labels))),
         closed=any(why_nothing_given(pages, node)),
     )
 
@@ -106,7 +112,7 @@ def node_line(name: str, pool: PoolLine, held: Held) -> NodeLine:
         cells="".join(state.sign for state in states),
         open_gpus=_open_gpus(pool.gpus, states),
         remarks=pool.remarks,
-        rack=pool.rack,
+        levels=pool.levels,
         closed=pool.closed,
         held=tuple(_namespaces(state.holders) for state in states),
         sick={place: state.fault for place, state in enumerate(states) if state.fault},

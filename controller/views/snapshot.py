@@ -11,6 +11,7 @@ from dracaena.api.holders import Held, Holder, holders_in_turns
 from dracaena.api.node_status import PublishedNode, node_status
 from dracaena.api.objects import Namespace, Node
 from dracaena.api.resource_objects import DeviceTaintRule, ResourceClaim, ResourceSlice
+from dracaena.api.topology_levels import NO_LEVELS, TopologyLevels
 from dracaena.controller.views.node_line import NodeLine, PoolLine, node_line, pool_line
 
 NODES_A_TURN = 25
@@ -47,6 +48,8 @@ class Watched:
     taint_rules: Sequence[DeviceTaintRule] = ()
     namespaces: Sequence[Namespace] = ()
     """With their quotas."""
+    levels: TopologyLevels = NO_LEVELS
+    """What nodes are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class SnapshotMaker:
         self._pools: dict[str, tuple[tuple[ResourceSlice, ...], Node | None, PoolLine]] = {}
         self._lines: dict[str, tuple[PoolLine, Held, NodeLine]] = {}
         self._rules: Sequence[DeviceTaintRule] = ()
+        self._levels = NO_LEVELS
 
     def turns(self, watched: Watched) -> Iterator[ClusterSnapshot | None]:
         """Yield None after each turn, and finally the snapshot."""
@@ -96,9 +100,9 @@ class SnapshotMaker:
             if item.spec.node_name:
                 pages.setdefault(item.spec.node_name, []).append(item)
         nodes = {node.metadata.name: node for node in watched.nodes}
-        if list(watched.taint_rules) != list(self._rules):
+        if list(watched.taint_rules) != list(self._rules) or watched.levels != self._levels:
             self._pools.clear()
-        self._rules = watched.taint_rules
+        self._rules, self._levels = watched.taint_rules, watched.levels
         yield None
         held: Held = {}
         for found in holders_in_turns(self._driver, watched.claims, claims_a_turn=CLAIMS_A_TURN):
@@ -147,7 +151,8 @@ class SnapshotMaker:
         known = self._pools.get(name)
         if known is not None and known[1] is node and list(map(id, known[0])) == list(map(id, found)):
             return known[2]
-        line = pool_line(self._driver, [with_taint_rules(page, self._rules) for page in found], node)
+        tainted = [with_taint_rules(page, self._rules) for page in found]
+        line = pool_line(self._driver, tainted, node, self._levels)
         self._pools[name] = (found, node, line)
         return line
 

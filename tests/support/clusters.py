@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Node, Pod, Taint
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.api.topology_levels import TopologyLevels
 from support.allocation import (
     DRIVER,
     blocks,
@@ -103,6 +106,20 @@ def put_into_cliques(rng: random.Random, cluster: RandomCluster) -> None:
         )
         cluster.machines[name] = made
         cluster.slices[name] = random_slice(rng, name, made)
+
+
+LEVELS = TopologyLevels(("example.com/block", "example.com/rack"))
+
+
+def put_into_racks(rng: random.Random, cluster: RandomCluster) -> None:
+    """Label most nodes with a rack, a block or both; blocks use the same names for their racks."""
+    for place, item in enumerate(cluster.nodes):
+        labels = dict(item.metadata.labels)
+        for key in LEVELS.labels:
+            if rng.random() < 0.8:
+                labels[key] = rng.choice(("1", "2"))
+        meta = msgspec.structs.replace(item.metadata, labels=labels)
+        cluster.nodes[place] = msgspec.structs.replace(item, metadata=meta)
 
 
 def random_policy(rng: random.Random) -> dict[str, Any]:

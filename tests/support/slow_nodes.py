@@ -11,6 +11,7 @@ from dracaena.api.config.v1alpha1 import NodeStrategy, Objective, Siblings, Topo
 from dracaena.api.names import taint_key
 from dracaena.api.objects import Node, Pod, Toleration
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.api.topology_levels import NO_LEVELS, TopologyLevels
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE
@@ -184,6 +185,7 @@ class SlowFamily:
     siblings: Mapping[str, int]
     """By node."""
     size: int | None
+    levels: TopologyLevels = NO_LEVELS
 
     def key(self, name: str, claims: Sequence[ResourceClaim], score: Score) -> tuple[int, ...]:
         """What sorts nodes, best first: the rank of their devices with the family's wish in its place."""
@@ -199,25 +201,39 @@ class SlowFamily:
         return (*rank[:place], *self.wish(name, claims), *rank[place:])
 
     def wish(self, name: str, claims: Sequence[ResourceClaim]) -> tuple[int, ...]:
-        """Most siblings in the domain first; then the tightest with room for all that are left; then the roomiest.
-        Where nobody says how many there are, room in cliques alone counts."""
+        """The nearest level at which there are siblings, and most of them; then the nearest with room for all that are
+        left, and the tightest there; then the most room around. Where nobody says how many there are, a node that is
+        alone has none."""
+        domains = self.domains(name)
+        counted = [(level, *self.counts(domain, claims)) for level, domain in enumerate(domains) if domain is not None]
+        cluster = (len(domains), 0, 0)
+        is_alone = domains[0] == ("node", name)
+        if self.size is None and is_alone:
+            counted[0] = 0, counted[0][1], 0
+        nearest = next((found for found in counted if found[1]), cluster)
+        left = None if self.size is None else max(1, self.size - sum(self.siblings.values()))
+        roomy = next((found for found in counted if left is not None and found[2] >= left), cluster)
+        near = counted[1] if is_alone and len(counted) > 1 else counted[0]
+        return nearest[0], -nearest[1], roomy[0], roomy[2], -near[2] if roomy[0] else 0
+
+    def counts(self, domain: tuple[str, ...], claims: Sequence[ResourceClaim]) -> tuple[int, int]:
+        """Siblings in a domain, and how many pods it has room for."""
         count = sum(count for count, _, _ in self.version.requests(claims))
         there, room = 0, 0
         for item in self.version.cluster.nodes:
-            if self.domain(item.metadata.name) == self.domain(name) and self.version.outside(item) is None:
+            if domain in self.domains(item.metadata.name) and self.version.outside(item) is None:
                 there += self.siblings.get(item.metadata.name, 0)
                 room += len(self.version.free(item, claims)) // count
-        if self.size is None and self.domain(name)[0] == "node":
-            room = 0
-        if self.size is not None and room >= max(1, self.size - sum(self.siblings.values())):
-            return -there, 0, room
-        return -there, 1, -room
+        return there, room
 
-    def domain(self, name: str) -> tuple[str, str]:
-        """The fabric clique of a node, or the node."""
+    def domains(self, name: str) -> list[tuple[str, ...] | None]:
+        """The domains of a node, smallest first: its fabric clique, or the node; then one for each level."""
         cliques = {gpu.fabric_clique for gpu in self.version.cluster.machines[name].gpus} if self.has(name) else {None}
         clique = cliques.pop() if len(cliques) == 1 else None
-        return ("node", name) if clique is None else ("clique", clique)
+        labels = next(item.metadata.labels for item in self.version.cluster.nodes if item.metadata.name == name)
+        above = [labels.get(key, "") for key in self.levels.labels]
+        racks = [(key, *above[: place + 1]) if above[place] else None for place, key in enumerate(self.levels.labels)]
+        return [("node", name) if clique is None else ("clique", clique), *reversed(racks)]
 
     def has(self, name: str) -> bool:
         """Whether the node has GPUs at all."""

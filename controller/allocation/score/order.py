@@ -63,35 +63,38 @@ class Prices:
         return zip(reversed(GROUP_SIZES), reversed(self.usual_gb_s), strict=True)
 
 
-ROOM_PODS: Final = 1 << 32
-"""More than any domain has room for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a pod's family finds in the NVLink domain of a node (docs/design/choice-of-node.md)."""
+    """What a pod's family finds around a node (docs/design/choice-of-node.md).
 
+    Steps are counted from the node up: 0 is its NVLink domain (its clique, or the node if it is in none), 1 the lowest
+    of TopologyLevels, and the last, after the topmost, the cluster.
+    """
+
+    sibling_steps: int = 0
+    """To the nearest level at which other pods of the family are in the node's domain. Less is better."""
     sibling_pods: int = 0
-    """Other pods of the family in the domain. More are better."""
+    """How many are in that domain; 0 for the cluster. More are better."""
+    room_steps: int = 0
+    """To the nearest level at which the node's domain has room for all pods of the family still to be placed; to the
+    cluster if none has, or if nobody says how many they are. Less is better."""
     room_pods: int = 0
-    """Pods like this one that the domain has free GPUs for."""
-    left_pods: int | None = None
-    """Pods of the family still to be placed, including this one; None: unknown."""
+    """Pods like this one that this domain has free GPUs for; 0 for the cluster. Fewer are better."""
+    near_room_pods: int = 0
+    """The same for the smallest domain with other nodes. More are better."""
 
-    @property
-    def is_roomy(self) -> bool:
-        """Whether all pods still to be placed are known to have room."""
-        return self.left_pods is not None and self.room_pods >= self.left_pods
+    def rank(self) -> tuple[int, ...]:
+        """Return a key that sorts nodes best first. One value for each of FAMILY_PARTS."""
+        return self.sibling_steps, -self.sibling_pods, self.room_steps, self.room_pods, -self.near_room_pods
 
-    def rank(self) -> tuple[int, int]:
-        """Return a key that sorts domains best first: most siblings; then the tightest of the domains with room for all
-        pods left; then the roomiest. One value for each of FAMILY_PARTS."""
-        return -self.sibling_pods, self.room_pods - ROOM_PODS if self.is_roomy else -self.room_pods
+    def parts(self) -> tuple[int, ...]:
+        """Return FAMILY_PARTS as people read them."""
+        return self.sibling_steps, self.sibling_pods, self.room_steps, self.room_pods, self.near_room_pods
 
 
 NO_OUTLOOK: Final = Outlook()
 
-FAMILY_PARTS: Final = ("sibling_pods", "room_pods")
+FAMILY_PARTS: Final = ("sibling_steps", "sibling_pods", "room_steps", "room_pods", "near_room_pods")
 """What an Outlook adds to a score."""
 
 
@@ -302,8 +305,7 @@ class Score:
             _share(self.bandwidth_gb_s, self.ideal_gb_s, 100),
             self.free_gpus,
             self.loss_milligpus,
-            self.outlook.sibling_pods,
-            self.outlook.room_pods,
+            *self.outlook.parts(),
             self.bandwidth_gb_s,
             self.ring_gb_s,
             *self.damage_gb_s,

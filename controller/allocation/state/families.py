@@ -1,16 +1,14 @@
-"""What belongs together: pods of one family, according to the pods, with their nodes; and the nodes of one NVLink
-domain, within which GPUs of different pods talk over NVLink (docs/design/choice-of-node.md)."""
+"""Pods of one family, according to the pods, with their nodes (docs/design/choice-of-node.md)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from dracaena.api.objects import OwnerReference, Pod
 from dracaena.controller.allocation.nodes.node_resources import pod_name
-from dracaena.controller.allocation.state.node_state import Buckets, NodeBuckets, NodeKind, NodeState
 
 JOB_LABEL: Final = "batch.kubernetes.io/controller-uid"
 """batch/v1/types.go, ControllerUidLabel."""
@@ -140,59 +138,3 @@ class Families:
             del nodes[node]
             if not nodes:
                 del self._nodes[family]
-
-
-class CliqueIndex:
-    """The nodes of each fabric clique, in buckets. Part of its owner.
-
-    Nodes without a clique are in none: each is a domain of its own.
-    """
-
-    def __init__(self) -> None:
-        self.of_node: dict[str, tuple[str, NodeState]] = {}
-        """Node in a clique → the clique and the node's state. Read only."""
-        self._cliques: dict[str, NodeBuckets] = {}
-        self._of_kind: Counter[NodeKind] = Counter()
-
-    def put(self, node: str, clique: str | None, state: NodeState | str | None) -> None:
-        """Take in the clique of a node, None: none; and its state or why it has none, None: the node is gone. Cost: a
-        search among the nodes of the clique in this state."""
-        before = self.of_node.pop(node, None)
-        if before is not None:
-            self._take_out(node, *before)
-        if clique is not None and isinstance(state, NodeState):
-            self.of_node[node] = clique, state
-            self._of_kind[state.kind] += 1
-            self._cliques.setdefault(clique, NodeBuckets()).add(node, state)
-
-    def clique(self, node: str) -> str | None:
-        """Return the clique of a node that offers devices; None if it has none."""
-        found = self.of_node.get(node)
-        return None if found is None else found[0]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no node is in a clique."""
-        return not self._cliques
-
-    def cliques(self) -> Iterator[tuple[str, Buckets]]:
-        """Yield each clique with the buckets of its nodes, which are read only."""
-        for clique, buckets in self._cliques.items():
-            yield clique, buckets.by_kind
-
-    def buckets(self, clique: str) -> Buckets:
-        """Return the buckets of a clique, which are read only."""
-        return self._cliques[clique].by_kind
-
-    def count_of(self, kind: NodeKind) -> int:
-        """Return how many nodes of a kind are in a clique."""
-        return self._of_kind[kind]
-
-    def _take_out(self, node: str, clique: str, state: NodeState) -> None:
-        self._of_kind[state.kind] -= 1
-        if not self._of_kind[state.kind]:
-            del self._of_kind[state.kind]
-        buckets = self._cliques[clique]
-        buckets.take_out(node, state)
-        if not buckets.by_kind:
-            del self._cliques[clique]

@@ -19,6 +19,7 @@ from dracaena.api.names import taint_key
 from dracaena.api.objects import Node, Pod, Taint
 from dracaena.api.partitions import broken
 from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceSlice
+from dracaena.api.topology_levels import NO_LEVELS, TopologyLevels
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.pools import CombinedSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_slice
@@ -40,7 +41,8 @@ from dracaena.controller.allocation.nodes.pod_resources import (
 )
 from dracaena.controller.allocation.request import RequestReader
 from dracaena.controller.allocation.score.box import Box
-from dracaena.controller.allocation.state.families import FAMILY_LABELS, STATEFUL_SET, CliqueIndex, Families, Kin
+from dracaena.controller.allocation.state.families import FAMILY_LABELS, STATEFUL_SET, Families, Kin
+from dracaena.controller.allocation.state.locations import Location, LocationIndex
 from dracaena.controller.allocation.state.node_state import (
     Buckets,
     Holdings,
@@ -89,16 +91,18 @@ class Inventory:
     report about each object, whatever the order of the reports: check() verifies that.
     """
 
-    def __init__(self, driver: str, allowed_drivers: Iterable[str] = ()) -> None:
-        """`allowed_drivers`: other drivers whose devices may be allocated with ours, in claims that ask for both."""
-        self.driver = driver
+    def __init__(self, driver: str, allowed_drivers: Iterable[str] = (), levels: TopologyLevels = NO_LEVELS) -> None:
+        """`allowed_drivers`: other drivers whose devices may be allocated with ours, in claims that ask for both.
+        `levels`: what nodes are in above NVLink cliques."""
+        self.driver, self.levels = driver, levels
         self.allowed_drivers = frozenset(allowed_drivers) - {driver}
         self.nodes = NodeIndex()
         self.resources = NodeResources()
         self.requests = RequestReader(driver)  # for reading; set_class() and remove_class() change it
         self.placed = PlacedPods()
         self.families = Families()
-        self.cliques = CliqueIndex()  # for reading
+        self.locations = LocationIndex()  # for reading
+        self._domains: dict[str, tuple[str | None, ...]] = {}
         self.storage = Storage()
         self.spread_scopes = SpreadScopes(self.nodes)
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
@@ -142,6 +146,10 @@ class Inventory:
     def state(self, node: str) -> NodeState | str:
         """Return the state of an existing node, or why it has none, in words that follow a count of nodes."""
         return self._states[node]
+
+    def domains(self, node: str) -> tuple[str | None, ...]:
+        """Return the domain of an existing node at each of the levels (TopologyLevels.domains)."""
+        return self._domains[node]
 
     def offers(self, node: str) -> bool:
         """Return whether a node exists and offers devices of ours."""
@@ -239,6 +247,7 @@ class Inventory:
     def set_node(self, node: Node) -> bool:
         """Take in a node, new or changed; return whether it has more of some resource than before."""
         self.nodes.put(node)
+        self._domains[node.metadata.name] = self.levels.domains(node.metadata.labels)
         self.placed.set_node(node.metadata.name, node.metadata.labels)
         self._put(node.metadata.name)
         return self.resources.set_node(node.metadata.name, node_allocatable(node))
@@ -246,6 +255,7 @@ class Inventory:
     def remove_node(self, name: str) -> None:
         """Forget a node, if it is there; its pool may stay and is then of no use."""
         self.nodes.remove(name)
+        self._domains.pop(name, None)
         self.resources.remove_node(name)
         self.placed.remove_node(name)
         self._put(name)
@@ -328,7 +338,7 @@ class Inventory:
                 assert self._kinds.get(_key(contents.pool.kind)) is contents.pool.kind, "equal kinds are one object"
         assert pools == {node: names for node, names in self._pools_of_node.items() if names}, "pools are found by node"
         assert set(self._states) == set(self.nodes.names), "each node has a state, and nothing else has"
-        buckets, cliques = NodeBuckets(), CliqueIndex()
+        buckets, locations = NodeBuckets(), LocationIndex()
         outside: Counter[str] = Counter()
         for name in self.nodes.names:
             state = self._state_now(name)
@@ -337,12 +347,14 @@ class Inventory:
                 outside[state] += 1
             else:
                 buckets.add(name, state)
-            cliques.put(name, self._clique(name), state)
+            assert self.domains(name) == self.levels.domains(self.nodes.get(name).labels), "domains follow labels"
+            locations.put(name, self._location(name), state)
         assert buckets.by_kind == self.buckets, "buckets hold the nodes by their state, in the order of names"
         assert buckets.by_free_gpus == self.node_buckets.by_free_gpus, "whole GPUs are found by what is free"
         self.node_buckets.check()
         assert outside == self._outside, "nodes outside are counted"
-        assert dict(cliques.cliques()) == dict(self.cliques.cliques()), "cliques hold their nodes by their state"
+        assert dict(locations.locations()) == dict(self.locations.locations()), "locations hold nodes by their state"
+        assert self._domains.keys() == set(self.nodes.names), "nodes that are there have domains, and no others"
         problems = Counter(problem.passing for contents in self._contents.values() for problem in contents.problems)
         assert problems == +self._problems, "problems are counted"
 
@@ -461,17 +473,18 @@ class Inventory:
         free = self._free(pool) & ~(broken(pool.kind.partitions.gpus, rest) if pool.kind.partitions.gpus else 0)
         return NodeState(pool.kind, free, rest, shared_gpus(pool, held))
 
-    def _clique(self, node: str) -> str | None:
+    def _location(self, node: str) -> Location | None:
         pool = self.pool(node)
-        return None if pool is None else pool.clique
+        location = (*self._domains.get(node, ()), None if pool is None else pool.clique)
+        return location if any(location) else None
 
     def _put(self, name: str) -> None:
         """Move a node into the bucket of its state."""
         before = self._states.get(name)
         after = self._state_now(name) if name in self.nodes else None
-        clique = self._clique(name)
-        if clique is not None or name in self.cliques.of_node:
-            self.cliques.put(name, clique, after)
+        location = self._location(name)
+        if location is not None or name in self.locations.of_node:
+            self.locations.put(name, location, after)
         if before == after:
             return
         if isinstance(before, NodeState):

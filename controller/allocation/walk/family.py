@@ -1,9 +1,9 @@
-"""Which nodes a pod of a family prefers: those of the NVLink domain where its siblings are, or where all have room
+"""Which nodes a pod of a family prefers: those nearest to its siblings, or where all have room
 (docs/design/choice-of-node.md).
 
-A domain is a fabric clique, or a node that is in none. The preference is a part of the rank of a node, the same for all
-nodes of a domain, so the groups of a walk must not reach beyond one: buckets are split by domain. Nodes without a
-clique and without siblings stay together, because their state says how much room they have.
+The preference is a part of the rank of a node, the same for all nodes of a location that is in a clique, so the groups
+of a walk must not reach beyond one: buckets are split by location. Nodes of one location that are in no clique and have
+no siblings stay together, because their state says how much room each has.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ from dracaena.controller.allocation.score.order import (
 )
 from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.locations import Location
 from dracaena.controller.allocation.state.node_state import Buckets, NodeKind, NodeState
 
 _StatesByKind = dict[NodeKind, dict[tuple[int, Hashable], Sequence[str]]]
+
+_Domain = tuple[int, str]
+"""Steps as Outlook counts them, and the domain at that level."""
 
 
 class FamilyPreference:
@@ -39,32 +43,33 @@ class FamilyPreference:
         """`gpus`: number of the pod's GPUs, at least 1. `order`: that of the compared scores, without a family.
         `present` returns the mask of the GPUs of a kind that count for the pod at all."""
         self._inventory, self._gpus, self._present = inventory, gpus, present
-        self._cliques = inventory.cliques
+        self._locations = inventory.locations
         self._left = kin.left
+        self._cluster = len(inventory.levels.labels) + 1
         self._order = with_family(order)
         self._bits_behind = bits_behind_family(order)
         self._on_node: dict[str, int] = {}
-        """Siblings by node, for nodes that are domains of their own."""
-        self._in_clique: Counter[str] = Counter()
+        """Siblings by node, for nodes that are NVLink domains of their own."""
+        self._siblings: Counter[_Domain] = Counter()
         for name, count in kin.siblings.items():
-            clique = inventory.cliques.clique(name)
-            if clique is not None:
-                self._in_clique[clique] += count
-            elif inventory.offers(name):
+            if not inventory.offers(name):
+                continue
+            location = self._locations.location(name)
+            for domain in _domains(location):
+                self._siblings[domain] += count
+            if location is None or location[-1] is None:
                 self._on_node[name] = count
-        self._of_clique: dict[str, tuple[Outlook, int]] = {}
-        self._ranked: dict[tuple[int, int], tuple[Outlook, int]] = {}
+        self._room_in: Counter[_Domain] | None = None
+        self._outlooks: dict[tuple[Location | None, int, int], tuple[Outlook, int]] = {}
 
     def outlook(self, node: str) -> Outlook:
-        """Return what the family finds in the domain of a node that offers devices."""
+        """Return what the family finds around a node that offers devices."""
         return self._outlook(node)[0]
 
     def rank(self, rank: int, node: str, parts_behind: int = 0) -> int:
         """Return the rank of a node among all, given the rank that its devices alone have, of which `parts_behind`
         parts come after those of a score (Places.rank_of)."""
-        clique = self._cliques.clique(node)
-        found = None if clique is None else self._of_clique.get(clique)
-        return widened(rank, self._bits_behind + PART_BITS * parts_behind, (found or self._outlook(node))[1])
+        return widened(rank, self._bits_behind + PART_BITS * parts_behind, self._outlook(node)[1])
 
     def score(self, score: Score, node: str) -> Score:
         """Return a score with what the family finds there."""
@@ -77,61 +82,87 @@ class FamilyPreference:
     def cut(self, buckets: Buckets) -> Iterator[Buckets]:
         """Yield buckets of the same nodes, in none of which are nodes of two outlooks.
 
-        Cost: a step for each bucket of the inventory and of each of its cliques; for other buckets one for each node.
+        Cost: a step for each bucket of the inventory and of each of its locations; for other buckets one for each node.
         """
         if buckets is not self._inventory.buckets and buckets is not self._inventory.node_buckets.by_free_gpus:
             yield from self._cut_by_name(buckets)
             return
-        for _, own in self._inventory.cliques.cliques():
-            yield own
-        yield from self._without_siblings(self._without_clique(buckets))
+        siblings: dict[Location | None, list[str]] = {}
+        for name in self._on_node:
+            siblings.setdefault(self._locations.location(name), []).append(name)
+        for location, own in self._locations.locations():
+            yield from self._without_siblings(own, siblings.get(location, ()))
+        yield from self._without_siblings(self._without_location(buckets), siblings.get(None, ()))
 
     def _outlook(self, node: str) -> tuple[Outlook, int]:
-        clique = self._inventory.cliques.clique(node)
-        if clique is None:
+        location = self._locations.location(node)
+        here, room = 0, 0
+        if location is None or location[-1] is None:
             state = self._inventory.state(node)
+            here = self._on_node.get(node, 0)
             # A pod of a family of unknown size may well be the only one: no reason to begin in an emptier node.
-            is_told = self._left is not None
-            room = self._room(state.kind, state.free) if is_told and isinstance(state, NodeState) else 0
-            return self._as_ranked(self._on_node.get(node, 0), room)
-        found = self._of_clique.get(clique)
+            is_known = self._left is not None
+            room = self._room(state.kind, state.free) if is_known and isinstance(state, NodeState) else 0
+        found = self._outlooks.get((location, here, room))
         if found is None:
-            room = sum(
-                len(names) * self._room(kind, free)
-                for kind, by_state in self._inventory.cliques.buckets(clique).items()
-                for (free, _), names in by_state.items()
-            )
-            found = self._of_clique[clique] = self._as_ranked(self._in_clique[clique], room)
+            outlook = self._found(location, here, room)
+            found = self._outlooks[location, here, room] = outlook, one_number(outlook.rank())
         return found
 
-    def _as_ranked(self, siblings: int, room: int) -> tuple[Outlook, int]:
-        found = self._ranked.get((siblings, room))
-        if found is None:
-            outlook = Outlook(siblings, room, self._left)
-            found = self._ranked[siblings, room] = outlook, one_number(outlook.rank())
-        return found
+    def _found(self, location: Location | None, here: int, room: int) -> Outlook:
+        """`here`: siblings on the node, and `room`: how many pods it has room for, if it is in no clique."""
+        domains = list(_domains(location))
+        siblings = [(steps, self._siblings[steps, name]) for steps, name in domains]
+        rooms = [(steps, self._rooms()[steps, name]) for steps, name in domains]
+        if location is None or location[-1] is None:
+            siblings, near = [(0, here), *siblings], next((count for _, count in rooms), room)
+            rooms = [(0, room), *rooms]
+        else:
+            near = rooms[0][1]
+        cluster = self._cluster, 0
+        with_siblings = next((found for found in siblings if found[1]), cluster)
+        left = self._left
+        with_room = cluster if left is None else next((found for found in rooms if found[1] >= left), cluster)
+        # Where one node has room for all, it does not matter what is around it.
+        return Outlook(*with_siblings, *with_room, 0 if with_room[0] == 0 else near)
+
+    def _rooms(self) -> Counter[_Domain]:
+        """Return how many pods like this one each domain has room for. Cost: once, a step for each bucket."""
+        if self._room_in is None:
+            self._room_in = Counter()
+            for location, buckets in self._locations.locations():
+                room = sum(
+                    len(names) * self._room(kind, free)
+                    for kind, by_state in buckets.items()
+                    for (free, _), names in by_state.items()
+                )
+                for domain in _domains(location):
+                    self._room_in[domain] += room
+        return self._room_in
 
     def _room(self, kind: NodeKind, free: int) -> int:
         """Return how many pods like this one there are free GPUs for."""
         return (free & self._present(kind)).bit_count() // self._gpus
 
-    def _without_clique(self, buckets: Buckets) -> Buckets:
-        """Return the buckets of the nodes that are in no clique."""
+    def _without_location(self, buckets: Buckets) -> Buckets:
+        """Return the buckets of the nodes that are in no domain."""
         kept: dict[NodeKind, Mapping[tuple[int, Hashable], Sequence[str]]] = {}
-        cliques = self._inventory.cliques
+        located = self._locations
         for kind, by_state in buckets.items():
-            in_cliques = cliques.count_of(kind)
-            if not in_cliques:
+            count = located.count_of(kind)
+            if not count:
                 kept[kind] = by_state
-            elif in_cliques < sum(map(len, by_state.values())):
-                alone = {key: [one for one in names if cliques.clique(one) is None] for key, names in by_state.items()}
+            elif count < sum(map(len, by_state.values())):
+                alone = {
+                    key: [one for one in names if located.location(one) is None] for key, names in by_state.items()
+                }
                 kept[kind] = {key: names for key, names in alone.items() if names}
         return kept
 
-    def _without_siblings(self, buckets: Buckets) -> Iterator[Buckets]:
-        """Yield the buckets of nodes that are in no clique; nodes with siblings have buckets of their own."""
+    def _without_siblings(self, buckets: Buckets, siblings: Sequence[str]) -> Iterator[Buckets]:
+        """Yield buckets of the same nodes, where these nodes with siblings have buckets of their own."""
         kept = dict(buckets)
-        for name in self._on_node:
+        for name in siblings:
             state = self._inventory.state(name)
             assert isinstance(state, NodeState)
             by_state = dict(kept[state.kind])
@@ -146,14 +177,20 @@ class FamilyPreference:
         yield kept
 
     def _cut_by_name(self, buckets: Buckets) -> Iterator[Buckets]:
-        parts: dict[tuple[str | None, str | None], _StatesByKind] = {}
+        parts: dict[tuple[Location | None, str | None], _StatesByKind] = {}
         for kind, key, name in _each(buckets):
-            clique = self._inventory.cliques.clique(name)
-            domain = clique, name if clique is None and name in self._on_node else None
-            names = parts.setdefault(domain, {}).setdefault(kind, {}).setdefault(key, [])
+            part = self._locations.location(name), name if name in self._on_node else None
+            names = parts.setdefault(part, {}).setdefault(kind, {}).setdefault(key, [])
             assert isinstance(names, list)
             names.append(name)
         yield from parts.values()
+
+
+def _domains(location: Location | None) -> Iterator[_Domain]:
+    """Yield the domains of a location, the smallest first."""
+    for steps, domain in enumerate(reversed(location or ())):
+        if domain is not None:
+            yield steps, domain
 
 
 def _each(buckets: Buckets) -> Iterable[tuple[NodeKind, tuple[int, Hashable], str]]:

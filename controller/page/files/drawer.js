@@ -13,7 +13,7 @@ export function nodeBody(node, state, use) {
   const told = node.gpus.filter((gpu) => gpu.taints.length);
   const linked = !node.partitions.length && node.matrix.some((row) => row.some((token) => token.startsWith("NV")));
   const cut = node.cut.filter((gpu) => gpu.parts.length);
-  return [h("p", {}, `${node.product} · ${node.rack ? `${node.rack} · ` : ""}${node.free} of ${count(node.all, "GPU")} free`),
+  return [h("p", {}, `${node.product} · ${node.levels.map((each) => `${each.level} ${each.name} · `).join("")}${node.free} of ${count(node.all, "GPU")} free`),
     told.map((gpu) => h("p", { class: gpu.taints.some((taint) => blocks(taint)) ? "fault" : "remark" }, h("b", {}, `GPU${gpu.index}: `), gpu.taints.map((taint) => `${fault(taint.what)} (${EFFECTS[taint.effect] ?? EFFECTS.None})`).join("; "))),
     node.remarks.map((remark) => h("p", { class: "remark" }, remark)),
     h("div", { class: "box tree" }, h("ul", {}, node.tree.children.map((each) => branch(each, node, state)))),

@@ -30,7 +30,7 @@ const fleet = new Fleet(at("fleet"), { href: (name) => link(state, { open: `node
 const has = (node, show) => (SHOWS[show]?.[1] ? SHOWS[show][1].test(node[3]) : Boolean(node[5]?.[show]));
 function fits(node, wanted) {
   return free(node[3]) >= wanted.free && (!wanted.product.length || wanted.product.includes(data.products[node[1]]))
-    && (!wanted.rack || data.racks[node[2]] === wanted.rack) && (!wanted.show.length || wanted.show.some((show) => has(node, show)))
+    && (!wanted.rack || `${data.racks[node[2]] ?? ""}/`.startsWith(`${wanted.rack}/`)) && (!wanted.show.length || wanted.show.some((show) => has(node, show)))
     && (!wanted.team.length || node[4].flat().some((team) => wanted.team.includes(data.teams[team])))
     && (!wanted.q || node[0].includes(wanted.q.toLowerCase()));
 }

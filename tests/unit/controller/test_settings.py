@@ -19,16 +19,19 @@ def resolved(*arguments: str, **environment: str) -> ControllerSettings:
 
 def test_every_default_is_a_value_that_is_taken() -> None:
     defaults = ControllerSettings()
-    given = [f"--{name.replace('_', '-')}={value}" for name, value in dataclasses.asdict(defaults).items()]
+    values = {**dataclasses.asdict(defaults), "topology_levels": [*defaults.topology_levels.labels]}
+    given = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
     assert resolved(*given) == resolved() == defaults
 
 
 def test_every_setting_can_be_given_by_flag_environment_and_file(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
-    path.write_text("starvation-wait-s: 60\nworkers: 2\nlog-level: debug\n")
+    path.write_text("starvation-wait-s: 60\nworkers: 2\nlog-level: debug\ntopology-levels: [gke, rack]\n")
     environment = {"DRACAENA_STARVATION_WAIT_S": "90", "DRACAENA_WORKERS": "3", "DRACAENA_CONFIG": str(path)}
     found = resolved("--starvation-wait-s=120", **environment)
     assert (found.starvation_wait_s, found.workers, found.log_level) == (120.0, 3, "debug")
+    assert found.topology_levels.names == ("gce-topology-block", "gce-topology-subblock", "rack")
+    assert resolved("--topology-levels=[]", **environment).topology_levels.names == ()
 
 
 def test_every_setting_of_time_names_its_unit_in_name_and_help() -> None:

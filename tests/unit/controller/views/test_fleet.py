@@ -43,7 +43,7 @@ def test_a_row_says_what_a_node_has_and_who_holds_it() -> None:
         "n1",
         "%+-x",
         held=(("a",), ("a", "secret"), (), ()),
-        rack="r1",
+        levels=(("rack", "r1"),),
         sick={0: "xid=79"},
         told={1: "xid=13"},
         mig_slices=Room(3, 7),

@@ -24,6 +24,7 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.node_status import node_statuses
 from dracaena.api.objects import Node, Taint
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.api.topology_levels import TopologyLevels
 from dracaena.controller.views.node_line import NodeLine, Room, node_line, pool_line
 from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pool_slice
 from support.mig_nodes import mig_slices
@@ -114,9 +115,11 @@ def test_a_gpu_that_an_admin_divided_is_one_gpu_in_a_place_that_no_other_has() -
     )
 
 
-def test_the_rack_is_what_the_node_says() -> None:
-    labelled = node("n", labels={"topology.kubernetes.io/rack": "r7"})
-    assert line([pool_slice("n", FOUR)], [], labelled).rack == "r7"
+def test_the_rack_is_the_path_of_what_the_node_says() -> None:
+    levels = TopologyLevels(("example.com/hall", "example.com/block", "rack"))
+    labelled = node("n", labels={"example.com/hall": "h1", "rack": "r7"})
+    found = node_line("n", pool_line(DRIVER, [pool_slice("n", FOUR)], labelled, levels), {})
+    assert (found.levels, found.rack) == ((("hall", "h1"), ("rack", "r7")), "h1/r7")
     assert line([pool_slice("n", FOUR)], []).rack == ""
 
 

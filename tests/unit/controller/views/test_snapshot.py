@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
+from dracaena.api.topology_levels import DEFAULT_LEVELS, TopologyLevels
 from dracaena.controller.views.node_line import PoolLine, pool_line
 from dracaena.controller.views.snapshot import (
     CLAIMS_A_TURN,
@@ -62,9 +63,9 @@ def test_many_claims_take_many_turns() -> None:
 def test_only_what_changed_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def noted(driver: str, pages: Sequence[ResourceSlice], seen: Node | None) -> PoolLine:
+    def noted(driver: str, pages: Sequence[ResourceSlice], seen: Node | None, levels: TopologyLevels) -> PoolLine:
         read.append(pages[0].spec.node_name or "")
-        return pool_line(driver, pages, seen)
+        return pool_line(driver, pages, seen, levels)
 
     monkeypatch.setattr("dracaena.controller.views.snapshot.pool_line", noted)
     maker, first = SnapshotMaker(DRIVER), watched(["a", "b"])
@@ -80,6 +81,8 @@ def test_only_what_changed_is_read_again(monkeypatch: pytest.MonkeyPatch) -> Non
     assert read[4:] == ["a"]
     made(maker, Watched(first.nodes, first.slices, ()))
     assert read[5:] == ["b"], "what had gone is read again"
+    made(maker, Watched(first.nodes, first.slices, (), levels=DEFAULT_LEVELS))
+    assert read[6:] == ["a", "b"], "other levels, other racks"
 
 
 def test_who_waited_longest_comes_first_and_time_alone_is_no_change() -> None:

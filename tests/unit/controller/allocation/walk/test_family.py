@@ -12,6 +12,7 @@ import pytest
 from dracaena.api.decision import describe
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod
+from dracaena.api.topology_levels import NO_LEVELS
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit, decision_of
 from dracaena.controller.allocation.score.choices import Engine
@@ -19,8 +20,18 @@ from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZ
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.simulation import make_inventory
-from support.allocation import DRIVER, claim, node, own_config, pod, pool_slice, request
-from support.clusters import BRIDGED, CLASSES, SWITCHED, put_into_cliques, random_claims, random_cluster, random_pod
+from support.allocation import DRIVER, claim, device_name, node, own_config, pod, pool_slice, request
+from support.clusters import (
+    BRIDGED,
+    CLASSES,
+    LEVELS,
+    SWITCHED,
+    put_into_cliques,
+    put_into_racks,
+    random_claims,
+    random_cluster,
+    random_pod,
+)
 from support.inventories import filled
 from support.mig_nodes import mig_classes, mig_slices, part
 from support.mig_tables import A100
@@ -51,7 +62,9 @@ def test_the_answer_is_that_of_asking_every_node(
         rng = random.Random(seed)
         cluster = random_cluster(rng)
         put_into_cliques(rng, cluster)
-        inventory = Inventory(DRIVER, others)
+        levels = LEVELS if rng.random() < 0.7 else NO_LEVELS
+        put_into_racks(rng, cluster)
+        inventory = Inventory(DRIVER, others, levels)
         filled(inventory, nodes=cluster.nodes, slices=cluster.slices.values(), classes=CLASSES)
         inventory.hold("others", cluster.held)
         inventory.check()
@@ -66,7 +79,7 @@ def test_the_answer_is_that_of_asking_every_node(
                 siblings[name] = siblings.get(name, 0) + 1
                 inventory.families.place(of_family(pod("s", "c"), f"s{number}", size), name)
             asking, claims = of_family(random_pod(rng), "p", size), random_claims(rng, cluster)
-            family = SlowFamily(slow, siblings, size)
+            family = SlowFamily(slow, siblings, size, levels)
             found = slow.by_node(asking, claims)
             keys = {
                 name: family.key(name, claims, one.score) for name, one in found.items() if not isinstance(one, str)
@@ -124,6 +137,46 @@ def test_a_family_of_known_size_goes_where_it_fits_tightly() -> None:
 def test_a_family_too_large_for_any_domain_begins_in_the_roomiest() -> None:
     inventory = racks(1, 3, 2)
     assert place(inventory, "p", size=4) == "b0"
+
+
+def halls(*sizes: int) -> Inventory:
+    """Racks a, b, … of so many nodes without cliques, two racks to a block."""
+    inventory = filled(Inventory(DRIVER, (), LEVELS), nodes=(), slices=(), classes=CLASSES)
+    block, rack = LEVELS.labels
+    for place, (letter, size) in enumerate(zip("abcdef", sizes, strict=False)):
+        for number in range(size):
+            name = f"{letter}{number}"
+            inventory.set_node(node(name, labels={block: f"block-{place // 2}", rack: letter}))
+            inventory.change_slice(None, pool_slice(name, SWITCHED))
+    return inventory
+
+
+def test_pods_that_fill_a_rack_go_on_in_the_next_one_of_their_block() -> None:
+    inventory = halls(1, 2, 2, 1)
+    assert [place(inventory, f"p{number}") for number in range(5)] == ["b0", "b1", "a0", "c0", "c1"]
+
+
+def test_a_family_of_known_size_goes_to_the_smallest_level_that_holds_it() -> None:
+    """Racks of 3, 1, 2, 3: two fit tightest into the rack of 2, four into the first block, and six nowhere but in the
+    second and beyond; there they begin in the roomiest rack."""
+    inventory = halls(3, 1, 2, 3)
+    assert [place(inventory, f"p{number}", size=2) for number in range(2)] == ["c0", "c1"]
+    assert place(halls(3, 1, 2, 3), "p", size=4) == "a0"
+    assert place(halls(3, 1, 2, 3), "p", size=5) == "d0"
+    assert place(halls(3, 1, 2, 3), "p", size=9) == "a0"
+
+
+def test_a_family_of_unknown_size_begins_in_the_roomiest_rack() -> None:
+    assert place(halls(1, 3, 2, 2), "p") == "b0"
+
+
+def test_the_nearest_sibling_counts_not_the_number_farther_away() -> None:
+    inventory = halls(2, 2, 2)
+    for number, name in enumerate(["a0", "a1", "b0", "c0"]):
+        asking = of_family(pod("s", "c"), f"s{number}")
+        inventory.families.place(asking, name)
+        inventory.hold(name, frozenset(DeviceId(DRIVER, name, device_name(SWITCHED, gpu)) for gpu in range(8)))
+    assert [place(inventory, f"p{number}") for number in range(2)] == ["b1", "c1"]
 
 
 def test_nodes_without_a_clique_are_domains_of_their_own() -> None:
@@ -203,7 +256,7 @@ def test_it_is_said_in_words() -> None:
     (entry,) = decision.claims
     assert describe(decision_of(decision, entry)).startswith("8 of the GPUs of b1")
     assert "worse in" not in describe(decision_of(decision, entry)).split("other nodes")[0]
-    assert "2 worse in pods of its family in reach of NVLinks" in describe(decision_of(decision, entry))
+    assert "2 worse in distance to its family" in describe(decision_of(decision, entry))
 
 
 def test_the_rules_are_asked_about_no_node_that_cannot_be_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
