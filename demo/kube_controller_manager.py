@@ -14,10 +14,11 @@ As in the real one, a claim that was allocated and never reserved stays allocate
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, POD_CLAIM_NAME_ANNOTATION
-from dracaena.api.objects import KubeObject, Pod, PodResourceClaim
+from dracaena.api.objects import Pod, PodResourceClaim
+from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim, ResourceClaimTemplate
 from dracaena.demo.controllers.deployments import DeploymentController
 from dracaena.demo.controllers.garbage import GarbageCollector
@@ -25,11 +26,10 @@ from dracaena.demo.controllers.jobs import JobController
 from dracaena.demo.controllers.namespaces import NamespaceController
 from dracaena.demo.controllers.replica_sets import ReplicaSetController
 from dracaena.demo.controllers.stateful_sets import StatefulSetController
-from dracaena.demo.objects import NodeWithStatus
-from dracaena.demo.pod_claims import claim_name, consumer_of, is_done, is_owned_by, is_reserved_for, needed_entries
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.demo.objects import NodeWithStatus, owned_by, owner_reference
+from dracaena.demo.pod_claims import consumer_of, is_done, is_reserved_for
+from dracaena.demo.reconcile import RETRY_S, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
-from dracaena.kube.errors import NotFoundError
 from dracaena.process.clock import Clock
 
 COMPONENT = "resource_claim"
@@ -41,20 +41,16 @@ NOT_READY = "node.kubernetes.io/not-ready"
 MAX_BASE_LENGTH = 57
 """A generated name is base, hyphen and 5 random characters, at most 63 (DNS label)."""
 
-T = TypeVar("T", bound=KubeObject)
 
-
-class KubeControllerManager:
+class KubeControllerManager(CachedStandIn):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
-        self._client = client
-        self._loop = CachedLoop("kube-controller-manager", self._reconcile, client, clock, events_as=COMPONENT)
-        self._events = self._loop.events
-        self._pods = self._loop.cache(Pod)
-        self._claims = self._loop.cache(ResourceClaim)
-        self._templates = self._loop.cache(ResourceClaimTemplate)
-        self._nodes = self._loop.cache(NodeWithStatus)
+        super().__init__("kube-controller-manager", client, clock, events_as=COMPONENT)
+        self._pods = self._cache(Pod)
+        self._claims = self._cache(ResourceClaim)
+        self._templates = self._cache(ResourceClaimTemplate)
+        self._nodes = self._cache(NodeWithStatus)
         # Claims that were just made and may not be in the cache yet: a second claim would never be used.
         self._made: dict[tuple[str, str], str] = {}
         self._controllers = (
@@ -69,12 +65,12 @@ class KubeControllerManager:
     @property
     def failure(self) -> Exception | None:
         """The bug that ended the stand-in or one of its controllers, if one did."""
-        failures = (part.failure for part in (self._loop, *self._controllers))
+        failures = (super().failure, *(part.failure for part in self._controllers))
         return next((failure for failure in failures if failure is not None), None)
 
     def start(self) -> None:
         """Begin to watch and act."""
-        self._loop.start()
+        super().start()
         for controller in self._controllers:
             controller.start()
 
@@ -82,7 +78,7 @@ class KubeControllerManager:
         """End all threads."""
         for controller in self._controllers:
             controller.stop()
-        self._loop.stop()
+        super().stop()
 
     def _reconcile(self) -> float | None:
         results = (
@@ -99,9 +95,9 @@ class KubeControllerManager:
         """Make the claims that the pod's templates ask for, and reserve them if nobody else will."""
         if pod.metadata.deletion_timestamp is not None or is_done(pod):
             return
-        missing = [entry for entry in needed_entries(pod) if claim_name(pod, entry) is None]
+        missing = {one.alias for one in pod_claims(pod) if one.name is None}
         if missing:
-            self._make_claims(pod, missing)
+            self._make_claims(pod, [entry for entry in pod.spec.resource_claims if entry.name in missing])
         if pod.spec.node_name:
             self._reserve_for_bound(pod)
 
@@ -122,7 +118,7 @@ class KubeControllerManager:
             if (
                 claim.metadata.namespace == pod.metadata.namespace
                 and claim.metadata.annotations.get(POD_CLAIM_NAME_ANNOTATION) == entry.name
-                and is_owned_by(claim, pod)
+                and owned_by(claim, pod)
             ):
                 return claim.metadata.name
         return self._made.get((pod.metadata.uid, entry.name))
@@ -141,8 +137,8 @@ class KubeControllerManager:
         return name
 
     def _reserve_for_bound(self, pod: Pod) -> None:
-        for entry in needed_entries(pod):
-            claim = self._claims.get(f"{pod.metadata.namespace}/{claim_name(pod, entry)}")
+        for one in pod_claims(pod):
+            claim = self._claims.get(one.key) if one.key else None
             if claim is None or claim.status.allocation is None or is_reserved_for(claim, pod):
                 continue
             consumers = [*claim.status.reserved_for, consumer_of(pod)]
@@ -160,11 +156,11 @@ class KubeControllerManager:
                 patch["allocation"] = None
             claim = self._patch_status(claim, patch)
             if protected and claim.status.allocation is None:
-                self._drop_finalizer(claim)
+                self._drop_finalizers(claim, DELETE_PROTECTION_FINALIZER)
         elif protected and claim.metadata.deletion_timestamp is not None and not valid:
             if claim.status.allocation is not None:
                 claim = self._patch_status(claim, {"allocation": None})
-            self._drop_finalizer(claim)
+            self._drop_finalizers(claim, DELETE_PROTECTION_FINALIZER)
 
     def _is_alive(self, claim: ResourceClaim, consumer: ConsumerReference) -> bool:
         if consumer.resource != "pods" or consumer.api_group:
@@ -189,32 +185,7 @@ class KubeControllerManager:
         ready = any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
         kept = [taint for taint in node.spec.taints if taint.key != NOT_READY]
         if ready and len(kept) < len(node.spec.taints):
-            meta = node.metadata
-            patch = {"metadata": {"resourceVersion": meta.resource_version}, "spec": {"taints": kept or None}}
-            self._client.merge_patch(NodeWithStatus, meta.name, patch)
-
-    # calls
-
-    def _read(self, kind: type[T], name: str, namespace: str) -> T | None:
-        try:
-            return self._client.get(kind, name, namespace=namespace)
-        except NotFoundError:
-            return None
-
-    def _patch_status(self, claim: ResourceClaim, status: dict[str, Any]) -> ResourceClaim:
-        meta = claim.metadata
-        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": status}
-        return self._client.merge_patch(ResourceClaim, meta.name, patch, namespace=meta.namespace, subresource="status")
-
-    def _drop_finalizer(self, claim: ResourceClaim) -> None:
-        meta = claim.metadata
-        kept = [name for name in meta.finalizers if name != DELETE_PROTECTION_FINALIZER]
-        patch = {"metadata": {"resourceVersion": meta.resource_version, "finalizers": kept or None}}
-        self._client.merge_patch(ResourceClaim, meta.name, patch, namespace=meta.namespace)
-
-    def _delete(self, item: KubeObject) -> None:
-        meta = item.metadata
-        self._client.delete(type(item), meta.name, namespace=meta.namespace, uid=meta.uid)
+            self._patch(node, {"spec": {"taints": kept or None}})
 
 
 def claim_document(pod: Pod, entry: PodResourceClaim, template: ResourceClaimTemplate) -> dict[str, Any]:
@@ -226,16 +197,7 @@ def claim_document(pod: Pod, entry: PodResourceClaim, template: ResourceClaimTem
             "generateName": generate_name(pod.metadata.name, entry.name),
             "labels": dict(extra.get("labels") or {}),
             "annotations": annotations,
-            "ownerReferences": [
-                {
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "name": pod.metadata.name,
-                    "uid": pod.metadata.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
+            "ownerReferences": [owner_reference(pod)],
         },
         "spec": template.spec.spec,
     }

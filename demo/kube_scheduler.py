@@ -22,12 +22,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.objects import ENDED, Node, Pod
+from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo.node_fit import misfit, selects
 from dracaena.demo.node_room import shortages
-from dracaena.demo.objects import PodDocument
-from dracaena.demo.pod_claims import claim_name, consumer_of, is_owned_by, is_reserved_for, needed_entries
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
+from dracaena.demo.objects import PodDocument, owned_by
+from dracaena.demo.pod_claims import consumer_of, is_reserved_for
+from dracaena.demo.reconcile import RETRY_S, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
 from dracaena.process.clock import Clock, rfc3339
 
@@ -45,12 +46,10 @@ class KubeScheduler(CachedStandIn):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
-        self._client = client
-        self._clock = clock
-        super().__init__(CachedLoop("kube-scheduler", self._reconcile, client, clock, events_as=SCHEDULER_NAME))
-        self._pods = self._loop.cache(Pod)
-        self._claims = self._loop.cache(ResourceClaim)
-        self._nodes = self._loop.cache(Node)
+        super().__init__("kube-scheduler", client, clock, events_as=SCHEDULER_NAME)
+        self._pods = self._cache(Pod)
+        self._claims = self._cache(ResourceClaim)
+        self._nodes = self._cache(Node)
         self._assumed: dict[str, tuple[str, Pod]] = {}  # pod UID → node and pod: bound by us, not yet in the cache
 
     def _reconcile(self) -> float | None:
@@ -72,19 +71,13 @@ class KubeScheduler(CachedStandIn):
         claims = self._claims_of(pod)
         if claims is None:
             return False
-        generated = {
-            claim_name(pod, entry) for entry in needed_entries(pod) if entry.resource_claim_template_name is not None
-        }
-        return all(is_owned_by(claim, pod) for claim in claims if claim.metadata.name in generated)
+        generated = {one.key for one in pod_claims(pod) if one.generated}
+        return all(owned_by(claim, pod) for claim in claims if claim.key in generated)
 
     def _claims_of(self, pod: Pod) -> list[ResourceClaim] | None:
-        claims = []
-        for entry in needed_entries(pod):
-            claim = self._claims.get(f"{pod.metadata.namespace}/{claim_name(pod, entry)}")
-            if claim is None:
-                return None
-            claims.append(claim)
-        return claims
+        found = [self._claims.get(one.key) if one.key else None for one in pod_claims(pod)]
+        claims = [claim for claim in found if claim is not None]
+        return claims if len(claims) == len(found) else None
 
     def _schedule(self, pod: Pod) -> None:
         claims = self._claims_of(pod)
@@ -101,7 +94,7 @@ class KubeScheduler(CachedStandIn):
                 why = f"reserve {claim.key}: ResourceClaim is invalid: status.allocation: field is immutable"
                 self._report(pod, "SchedulerError", f"{why} (allocationTimestamp is missing)")
                 return
-            self._reserve(pod, claim)
+            self._patch_status(claim, {"reservedFor": [*claim.status.reserved_for, consumer_of(pod)]})
         self._bind(pod, choice)
 
     def _pods_on_nodes(self) -> dict[str, list[Pod]]:
@@ -112,14 +105,6 @@ class KubeScheduler(CachedStandIn):
         for node, pod in self._assumed.values():
             bound.setdefault(node, []).append(pod)
         return bound
-
-    def _reserve(self, pod: Pod, claim: ResourceClaim) -> None:
-        meta = claim.metadata
-        patch = {
-            "metadata": {"resourceVersion": meta.resource_version},
-            "status": {"reservedFor": [*claim.status.reserved_for, consumer_of(pod)]},
-        }
-        self._client.merge_patch(ResourceClaim, meta.name, patch, namespace=meta.namespace, subresource="status")
 
     def _bind(self, pod: Pod, node: str) -> None:
         meta = pod.metadata
@@ -151,11 +136,8 @@ class KubeScheduler(CachedStandIn):
             "message": message,
             "lastTransitionTime": rfc3339(self._clock.now()),
         }
-        patch = {
-            "metadata": {"resourceVersion": document.metadata.resource_version, "uid": meta.uid},
-            "status": {"conditions": [*others, condition_document]},
-        }
-        self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
+        if document.metadata.uid == meta.uid:
+            self._patch_status(document, {"conditions": [*others, condition_document]})
 
 
 def choose_node(

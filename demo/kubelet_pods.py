@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,16 +12,17 @@ import msgspec
 import structlog
 
 from dracaena.api.errors import TemporaryError
-from dracaena.api.objects import Pod
+from dracaena.api.objects import ENDED, Pod
+from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
 from dracaena.demo.kubelet_claims import ClaimInfo, ClaimState, PluginDevice
 from dracaena.demo.objects import PodDocument
-from dracaena.demo.pod_claims import TERMINAL_PHASES, claim_name, is_reserved_for, needed_entries
+from dracaena.demo.pod_claims import is_reserved_for
 from dracaena.demo.pod_status import ended_status, lasts_s, running_status
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
+from dracaena.demo.reconcile import RETRY_S, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
-from dracaena.kube.errors import KubeError
+from dracaena.kube.errors import ConflictError, KubeError
 from dracaena.process.clock import Clock, rfc3339
 
 log = structlog.get_logger()
@@ -61,14 +63,12 @@ class PodRunner(CachedStandIn):
         plugins: DraPlugins,
         retry_s: float,
     ) -> None:
-        self._client = client
-        self._clock = clock
+        super().__init__(f"kubelet {node_name}", client, clock, events_as="kubelet")
         self._cdi_root = cdi_root
         self._plugins = plugins
         self._retry_s = retry_s
         self._state = ClaimState(kubelet_root)
-        super().__init__(CachedLoop(f"kubelet {node_name}", self._reconcile, client, clock, events_as="kubelet"))
-        self._pods = self._loop.cache(Pod, field_selector=f"spec.nodeName={node_name}")
+        self._pods = self._cache(Pod, field_selector=f"spec.nodeName={node_name}")
         self._running: set[str] = set()  # UIDs of pods that this process has started
         self._retry_at_s: dict[str, float] = {}  # UID of a pod whose start failed → steady time of the next try
         self._retry_now = threading.Event()
@@ -128,7 +128,7 @@ class PodRunner(CachedStandIn):
 
     def _prepare(self, pod: Pod) -> dict[str, ClaimInfo]:
         """Return the pod's claims by the name of their entry in the pod, all prepared."""
-        infos = {entry.name: self._claim_info(pod, claim_name(pod, entry)) for entry in needed_entries(pod)}
+        infos = {one.alias: self._claim_info(pod, one.name) for one in pod_claims(pod)}
         drivers = sorted({driver for info in infos.values() for driver in info.drivers})
         for driver in drivers:
             self._plugins.require(driver)
@@ -181,21 +181,15 @@ class PodRunner(CachedStandIn):
             resolve(self._cdi_root, ids)
 
     def _report_running(self, pod: Pod) -> None:
-        meta = pod.metadata
-        document = self._client.get(PodDocument, meta.name, namespace=meta.namespace)
-        patch = {
-            "metadata": {"uid": meta.uid, "resourceVersion": document.metadata.resource_version},
-            "status": running_status(document.spec, document.status, rfc3339(self._clock.now())),
-        }
-        self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
+        document = self._document(pod)
+        self._patch_status(document, running_status(document.spec, document.status, rfc3339(self._clock.now())))
         self._note_end(pod, document.spec)
         for container in pod.spec.containers:
             self._events.record(pod, "Normal", "Started", f"Started container {container.name}")
 
     def _adopt(self, pod: Pod) -> None:
         """Take over a pod that ran before this process did."""
-        document = self._client.get(PodDocument, pod.metadata.name, namespace=pod.metadata.namespace)
-        self._note_end(pod, document.spec)
+        self._note_end(pod, self._document(pod).spec)
         self._running.add(pod.metadata.uid)
 
     # end
@@ -210,14 +204,17 @@ class PodRunner(CachedStandIn):
 
     def _finish_pod(self, pod: Pod) -> None:
         """Report the end of a pod that ends by itself; its claims are released with the next look."""
+        document = self._document(pod)
+        self._patch_status(document, ended_status(document.spec, document.status, rfc3339(self._clock.now())))
+        self._ends_at_s.pop(pod.metadata.uid, None)
+
+    def _document(self, pod: Pod) -> PodDocument:
+        """Read all of a pod. Raises ConflictError if another one has its name."""
         meta = pod.metadata
         document = self._client.get(PodDocument, meta.name, namespace=meta.namespace)
-        patch = {
-            "metadata": {"uid": meta.uid, "resourceVersion": document.metadata.resource_version},
-            "status": ended_status(document.spec, document.status, rfc3339(self._clock.now())),
-        }
-        self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
-        self._ends_at_s.pop(meta.uid, None)
+        if document.metadata.uid != meta.uid:
+            raise ConflictError(f"GET {pod.key}", HTTPStatus.CONFLICT, "Conflict", "it is another pod of this name")
+        return document
 
     def _release(self, active: Iterable[str]) -> bool:
         """Unprepare the claims that no active pod uses; return whether all could be."""
@@ -246,10 +243,9 @@ class PodRunner(CachedStandIn):
 
     def _end_pod(self, pod: Pod) -> None:
         """Take the pod out of the API once none of its claims is prepared any more."""
-        meta = pod.metadata
-        if not any(meta.uid in info.pod_uids for info in self._state.values()):
-            self._client.delete(Pod, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period_s=0)
+        if not any(pod.metadata.uid in info.pod_uids for info in self._state.values()):
+            self._delete(pod, grace_period_s=0)
 
 
 def _is_active(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is None and pod.status.phase not in TERMINAL_PHASES
+    return pod.metadata.deletion_timestamp is None and pod.status.phase not in ENDED

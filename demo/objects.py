@@ -22,71 +22,60 @@ class NodeWithStatus(Node, frozen=True):
     status: ReportedStatus = ReportedStatus()
 
 
-class PodDocument(KubeObject, frozen=True):
-    """A pod with nothing dropped: for a status that is read and written back."""
-
-    API_VERSION: ClassVar[str] = "v1"
-    RESOURCE: ClassVar[str] = "pods"
-    KIND: ClassVar[str] = "Pod"
+class WholeDocument(KubeObject, frozen=True):
+    """An object with nothing dropped of spec and status."""
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
     status: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class NamespaceDocument(KubeObject, frozen=True):
-    """A namespace with nothing dropped of spec and status."""
+class PodDocument(WholeDocument, frozen=True):
+    """A pod, for a status that is read and written back."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "pods"
+    KIND: ClassVar[str] = "Pod"
+
+
+class NamespaceDocument(WholeDocument, frozen=True):
+    """A namespace."""
 
     API_VERSION: ClassVar[str] = "v1"
     RESOURCE: ClassVar[str] = "namespaces"
     KIND: ClassVar[str] = "Namespace"
     NAMESPACED: ClassVar[bool] = False
 
-    spec: dict[str, Any] = msgspec.field(default_factory=dict)
-    status: dict[str, Any] = msgspec.field(default_factory=dict)
 
-
-class JobDocument(KubeObject, frozen=True):
-    """A job with nothing dropped of spec and status."""
+class JobDocument(WholeDocument, frozen=True):
+    """A job."""
 
     API_VERSION: ClassVar[str] = "batch/v1"
     RESOURCE: ClassVar[str] = "jobs"
     KIND: ClassVar[str] = "Job"
 
-    spec: dict[str, Any] = msgspec.field(default_factory=dict)
-    status: dict[str, Any] = msgspec.field(default_factory=dict)
 
-
-class DeploymentDocument(KubeObject, frozen=True):
-    """A deployment with nothing dropped of spec and status."""
+class DeploymentDocument(WholeDocument, frozen=True):
+    """A deployment."""
 
     API_VERSION: ClassVar[str] = "apps/v1"
     RESOURCE: ClassVar[str] = "deployments"
     KIND: ClassVar[str] = "Deployment"
 
-    spec: dict[str, Any] = msgspec.field(default_factory=dict)
-    status: dict[str, Any] = msgspec.field(default_factory=dict)
 
-
-class StatefulSetDocument(KubeObject, frozen=True):
-    """A stateful set with nothing dropped of spec and status."""
+class StatefulSetDocument(WholeDocument, frozen=True):
+    """A stateful set."""
 
     API_VERSION: ClassVar[str] = "apps/v1"
     RESOURCE: ClassVar[str] = "statefulsets"
     KIND: ClassVar[str] = "StatefulSet"
 
-    spec: dict[str, Any] = msgspec.field(default_factory=dict)
-    status: dict[str, Any] = msgspec.field(default_factory=dict)
 
-
-class ReplicaSetDocument(KubeObject, frozen=True):
-    """A replica set with nothing dropped of spec and status."""
+class ReplicaSetDocument(WholeDocument, frozen=True):
+    """A replica set."""
 
     API_VERSION: ClassVar[str] = "apps/v1"
     RESOURCE: ClassVar[str] = "replicasets"
     KIND: ClassVar[str] = "ReplicaSet"
-
-    spec: dict[str, Any] = msgspec.field(default_factory=dict)
-    status: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 def owned_by(item: KubeObject, owner: KubeObject) -> bool:

@@ -16,10 +16,11 @@ from dracaena.api.links import Link
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.objects import Pod
+from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import DeviceResult, ResourceClaim, ResourceSlice
 from dracaena.api.sharing import amounts_in_words, is_all_memory, taken_in_words
 from dracaena.api.topology import Topology
-from dracaena.demo.pod_claims import claim_name, is_reserved_for
+from dracaena.demo.pod_claims import is_reserved_for
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
 
@@ -279,8 +280,7 @@ def _pod(
     nodes: Mapping[str, ObservedNode],
     events: Iterable[Event],
 ) -> ObservedPod:
-    names = [claim_name(pod, entry) for entry in pod.spec.resource_claims]
-    own = tuple(claims[key] for name in names if (key := f"{pod.metadata.namespace}/{name}") in claims)
+    own = tuple(claims[one.key] for one in pod_claims(pod) if one.key is not None and one.key in claims)
     given = [
         (claim, result)
         for claim in own

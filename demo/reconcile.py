@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import structlog
@@ -21,10 +22,6 @@ RETRY_S = 0.5
 LONGEST_WAIT_S = 3600.0
 """Longest single wait of a loop that wants to wait longer, or until it is woken: no clock can wait for an arbitrary
 number of seconds (Python's Event raises OverflowError beyond some 292 years), and one look per hour costs nothing."""
-
-BURST = 500
-"""Pods that a controller creates or deletes before it checks again how many are wanted, like the real ones. So a number
-with a zero too many can be corrected soon."""
 
 T = TypeVar("T")
 K = TypeVar("K", bound=KubeObject)
@@ -85,30 +82,44 @@ class ReconcileLoop:
                 return
 
 
-class CachedLoop:
-    """A ReconcileLoop with the caches that it reads and the Events that it records: started and ended together.
+class CachedStandIn(ABC):
+    """A stand-in for one program: a loop with the caches that it reads and the Events that it records.
 
-    Create the caches before start(). Each change in them wakes the loop; `reconcile` is first called when all of them
-    have seen everything once.
+    Runs from start() to stop(); what it has created stays as it is. Caches are made before start(). Each change in them
+    wakes the loop; `_reconcile` is first called when all of them have seen everything once.
     """
 
-    def __init__(
-        self,
-        name: str,
-        reconcile: Callable[[], float | None],
-        client: KubeClient,
-        clock: Clock,
-        *,
-        events_as: str,
-    ) -> None:
+    def __init__(self, name: str, client: KubeClient, clock: Clock, *, events_as: str) -> None:
         self._client = client
         self._clock = clock
-        self._reconcile = reconcile
         self._loop = ReconcileLoop(name, self._when_synced, clock)
         self._caches: list[Reflector[Any]] = []
-        self.events = EventRecorder(client, events_as, clock)
+        self._events = EventRecorder(client, events_as, clock)
 
-    def cache(self, kind: type[K], *, field_selector: str = "") -> Reflector[K]:
+    @abstractmethod
+    def _reconcile(self) -> float | None:
+        """Do what is missing; return as for ReconcileLoop."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """The bug that ended the stand-in, if one did."""
+        return self._loop.failure
+
+    def start(self) -> None:
+        """Begin to watch and act."""
+        self._events.start()
+        for cache in self._caches:
+            cache.start()
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._loop.stop()
+        for cache in self._caches:
+            cache.stop()
+        self._events.stop()
+
+    def _cache(self, kind: type[K], *, field_selector: str = "") -> Reflector[K]:
         """Return a cache of all objects of a kind, or of those that the selector names."""
         made = Reflector(
             self._client,
@@ -120,54 +131,56 @@ class CachedLoop:
         self._caches.append(made)
         return made
 
-    @property
-    def failure(self) -> Exception | None:
-        """The bug that ended the loop, if one did."""
-        return self._loop.failure
-
-    def start(self) -> None:
-        """Begin to watch and act."""
-        self.events.start()
-        for cache in self._caches:
-            cache.start()
-        self._loop.start()
-
-    def wake(self) -> None:
-        """Ask for a look soon. Cheap, from any thread."""
-        self._loop.wake()
-
-    def stop(self) -> None:
-        """End all threads."""
-        self._loop.stop()
-        for cache in self._caches:
-            cache.stop()
-        self.events.stop()
-
     def _when_synced(self) -> float | None:
         if not all(cache.synced for cache in self._caches):
             return 0.05  # seconds; only at the start, when objects not seen yet would look as if they were gone
         return self._reconcile()
 
+    # writes about the very object that was seen, never about another one of its name
 
-class CachedStandIn:
-    """A stand-in for one program: runs from start() to stop() with its loop, on caches of its own."""
+    def _patch(
+        self, item: K, patch: Mapping[str, Any], *, subresource: str = "", metadata: Mapping[str, Any] | None = None
+    ) -> K:
+        """Merge a patch, and `metadata` with it. A ConflictError if the object has changed since it was seen."""
+        meta = item.metadata
+        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        whole = {**patch, "metadata": {**(metadata or {}), **guard}}
+        return self._client.merge_patch(type(item), meta.name, whole, namespace=meta.namespace, subresource=subresource)
 
-    def __init__(self, loop: CachedLoop) -> None:
-        self._loop = loop
-        self._events = loop.events
+    def _patch_status(self, item: K, status: Mapping[str, Any]) -> K:
+        return self._patch(item, {"status": status}, subresource="status")
 
-    @property
-    def failure(self) -> Exception | None:
-        """The bug that ended the stand-in, if one did."""
-        return self._loop.failure
+    def _drop_finalizers(self, item: KubeObject, *names: str) -> None:
+        kept = [name for name in item.metadata.finalizers if name not in names]
+        self._patch(item, {}, metadata={"finalizers": kept or None})
 
-    def start(self) -> None:
-        """Begin to watch and act."""
-        self._loop.start()
+    def _delete(self, item: KubeObject, **how: Any) -> None:
+        """Delete an object. `how`: see KubeClient.delete()."""
+        meta = item.metadata
+        self._client.delete(type(item), meta.name, namespace=meta.namespace, uid=meta.uid, **how)
 
-    def stop(self) -> None:
-        """End all threads. What it has created stays as it is."""
-        self._loop.stop()
+    def _read(self, kind: type[K], name: str, namespace: str) -> K | None:
+        try:
+            return self._client.get(kind, name, namespace=namespace)
+        except NotFoundError:
+            return None
+
+
+def stamped(
+    conditions: Iterable[Mapping[str, Any]], before: Iterable[Mapping[str, Any]], now: str, *also: str
+) -> list[Mapping[str, Any]]:
+    """Return conditions with the time of their last transition. `before`: what the object says; a condition that it
+    says already stays as it is. `also`: fields with the time of any change."""
+    known = {one["type"]: one for one in before}
+    made = []
+    for one in conditions:
+        said = known.get(one["type"], {})
+        if all(said.get(key) == value for key, value in one.items()):
+            made.append(said)
+            continue
+        since = said.get("lastTransitionTime", now) if said.get("status") == one["status"] else now
+        made.append({**one, **dict.fromkeys(also, now), "lastTransitionTime": since})
+    return made
 
 
 def settle(items: Iterable[T], act: Callable[[T], None], what: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from dracaena.demo.apiserver.selectors import label_selector_matches
 from dracaena.demo.controllers.rollout import Rollout, next_sizes
 from dracaena.demo.objects import DeploymentDocument, ReplicaSetDocument, owned_by, owner_reference
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
+from dracaena.demo.reconcile import RETRY_S, CachedStandIn, settle, stamped
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import AlreadyExistsError
 from dracaena.process.clock import Clock, rfc3339
@@ -65,11 +65,9 @@ class DeploymentController(CachedStandIn):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
-        self._client = client
-        self._clock = clock
-        super().__init__(CachedLoop("deployments", self._reconcile, client, clock, events_as=COMPONENT))
-        self._deployments = self._loop.cache(DeploymentDocument)
-        self._loop.cache(ReplicaSetDocument)  # a change of a replica set wakes the loop
+        super().__init__("deployments", client, clock, events_as=COMPONENT)
+        self._deployments = self._cache(DeploymentDocument)
+        self._cache(ReplicaSetDocument)  # a change of a replica set wakes the loop
 
     def _reconcile(self) -> float | None:
         return None if settle(self._deployments.values(), self._sync, "deployment") else RETRY_S
@@ -86,6 +84,7 @@ class DeploymentController(CachedStandIn):
         sets = ReplicaSets.of(deployment, [self._adopted(deployment, one) for one in found])
         rollout = Rollout.of(deployment.spec)
         new = self._with_revision(deployment, sets, rollout)
+        deployment = self._telling_revision(deployment, revision_of(new))
         sets = ReplicaSets(new, sets.old)
         sizes = next_sizes(rollout, new, sets.old)
         sized = [self._scale(deployment, one, sizes[one.metadata.uid], rollout) for one in sets.all]
@@ -107,26 +106,21 @@ class DeploymentController(CachedStandIn):
         if new is None:
             new = self._made(deployment, replica_set_document(deployment, newest + 1, rollout))
         elif revision_of(new) <= newest:
-            new = self._patch(new, {"metadata": {"annotations": {REVISION: str(newest + 1)}}})
-        shown = str(revision_of(new))
-        if deployment.metadata.annotations.get(REVISION) != shown:
-            meta = deployment.metadata
-            patch = {"metadata": {"uid": meta.uid, "annotations": {REVISION: shown}}}
-            self._client.merge_patch(DeploymentDocument, meta.name, patch, namespace=meta.namespace)
+            new = self._patch(new, {}, metadata={"annotations": {REVISION: str(newest + 1)}})
         return new
+
+    def _telling_revision(self, deployment: DeploymentDocument, revision: int) -> DeploymentDocument:
+        """The deployment, which says its revision, too."""
+        if revision_of(deployment) == revision:
+            return deployment
+        return self._patch(deployment, {}, metadata={"annotations": {REVISION: str(revision)}})
 
     def _made(self, deployment: DeploymentDocument, document: dict[str, Any]) -> ReplicaSetDocument:
         """The new replica set. If another one has its name, the next look tries another name."""
-        meta = deployment.metadata
         try:
-            return self._client.create(ReplicaSetDocument, document, namespace=meta.namespace)
+            return self._client.create(ReplicaSetDocument, document, namespace=deployment.metadata.namespace)
         except AlreadyExistsError:
-            count = deployment.status.get("collisionCount", 0) + 1
-            guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-            patch = {"metadata": guard, "status": {"collisionCount": count}}
-            self._client.merge_patch(
-                DeploymentDocument, meta.name, patch, namespace=meta.namespace, subresource="status"
-            )
+            self._patch_status(deployment, {"collisionCount": deployment.status.get("collisionCount", 0) + 1})
             raise
 
     def _scale(
@@ -136,25 +130,18 @@ class DeploymentController(CachedStandIn):
         annotations = rollout_annotations(rollout)
         if size == before and annotations.items() <= one.metadata.annotations.items():
             return one
-        sized = self._patch(one, {"metadata": {"annotations": annotations}, "spec": {"replicas": size}})
+        sized = self._patch(one, {"spec": {"replicas": size}}, metadata={"annotations": annotations})
         if size != before:
             way = "up" if size > before else "down"
             told = f"Scaled {way} replica set {one.metadata.name} from {before} to {size}"
             self._events.record(deployment, "Normal", "ScalingReplicaSet", told)
         return sized
 
-    def _patch(self, one: ReplicaSetDocument, patch: dict[str, Any]) -> ReplicaSetDocument:
-        meta = one.metadata
-        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        guarded = patch | {"metadata": patch.get("metadata", {}) | guard}
-        return self._client.merge_patch(ReplicaSetDocument, meta.name, guarded, namespace=meta.namespace)
-
     def _forget_old(self, deployment: DeploymentDocument, sets: ReplicaSets) -> None:
         """Delete the oldest replica sets without pods that exceed the history limit."""
         empty = [one for one in sets.old if not one.spec.get("replicas") and not one.status.get("replicas")]
         for one in empty[: max(0, len(sets.old) - deployment.spec["revisionHistoryLimit"])]:
-            meta = one.metadata
-            self._client.delete(ReplicaSetDocument, meta.name, namespace=meta.namespace, uid=meta.uid)
+            self._delete(one)
 
     def _report(
         self,
@@ -173,26 +160,12 @@ class DeploymentController(CachedStandIn):
             "updatedReplicas": new.status.get("replicas", 0),
             "unavailableReplicas": max(0, wanted - counts["availableReplicas"]),
         }
-        conditions = self._stamped(deployment, conditions_of(new.metadata.name, status, rollout))
+        said = deployment.status.get("conditions", ())
+        now = rfc3339(self._clock.now())
+        conditions = stamped(conditions_of(new.metadata.name, status, rollout), said, now, "lastUpdateTime")
         changed = any(deployment.status.get(name, 0) != value for name, value in status.items())
-        if changed or conditions != deployment.status.get("conditions"):
-            meta = deployment.metadata
-            patch = {"metadata": {"uid": meta.uid}, "status": status | {"conditions": conditions}}
-            self._client.merge_patch(
-                DeploymentDocument, meta.name, patch, namespace=meta.namespace, subresource="status"
-            )
-
-    def _stamped(self, deployment: DeploymentDocument, conditions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        before = {one["type"]: one for one in deployment.status.get("conditions", ())}
-        now, stamped = rfc3339(self._clock.now()), []
-        for one in conditions:
-            said = before.get(one["type"], {})
-            if all(said.get(key) == value for key, value in one.items()):
-                stamped.append(said)
-                continue
-            since = said.get("lastTransitionTime", now) if said.get("status") == one["status"] else now
-            stamped.append(one | {"lastUpdateTime": now, "lastTransitionTime": since})
-        return stamped
+        if changed or conditions != said:
+            self._patch_status(deployment, status | {"conditions": conditions})
 
 
 def is_adoptable(deployment: DeploymentDocument, one: ReplicaSetDocument) -> bool:
@@ -220,8 +193,8 @@ def template_hash(template: dict[str, Any], collisions: int) -> str:
     return "".join(letters)
 
 
-def revision_of(one: ReplicaSetDocument) -> int:
-    """Return the revision of the deployment that a replica set belongs to; 0 if its annotation is not a number."""
+def revision_of(one: DeploymentDocument | ReplicaSetDocument) -> int:
+    """Return the revision of a deployment, or that a replica set belongs to; 0 if its annotation is not a number."""
     written = one.metadata.annotations.get(REVISION, "")
     return int(written) if _REVISION_NUMBER.fullmatch(written) else 0
 

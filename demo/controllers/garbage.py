@@ -19,9 +19,8 @@ from dracaena.demo.objects import (
     ReplicaSetDocument,
     StatefulSetDocument,
 )
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
+from dracaena.demo.reconcile import RETRY_S, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
-from dracaena.kube.errors import NotFoundError
 from dracaena.process.clock import Clock
 
 OWNED: Final[tuple[type[KubeObject], ...]] = (ReplicaSetDocument, Pod, ResourceClaim, ResourceSlice)
@@ -45,10 +44,9 @@ class GarbageCollector(CachedStandIn):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
-        self._client = client
-        super().__init__(CachedLoop("garbage", self._reconcile, client, clock, events_as="garbage-collector"))
+        super().__init__("garbage", client, clock, events_as="garbage-collector")
         kinds = dict.fromkeys((*OWNED, *OWNERS))
-        self._caches: dict[type[KubeObject], Any] = {kind: self._loop.cache(kind) for kind in kinds}
+        self._seen: dict[type[KubeObject], Any] = {kind: self._cache(kind) for kind in kinds}
         self._owner_kinds = {(kind.API_VERSION, kind.KIND): kind for kind in OWNERS}
 
     def _reconcile(self) -> float | None:
@@ -59,7 +57,7 @@ class GarbageCollector(CachedStandIn):
         return None if all(results) else RETRY_S
 
     def _all(self, kinds: Iterable[type[KubeObject]]) -> list[KubeObject]:
-        return [item for kind in kinds for item in self._caches[kind].values()]
+        return [item for kind in kinds for item in self._seen[kind].values()]
 
     def _collect(self, seen: KubeObject) -> None:
         if not self._is_garbage(seen):
@@ -68,7 +66,8 @@ class GarbageCollector(CachedStandIn):
         meta = seen.metadata
         item = self._read(type(seen), meta.name, meta.namespace)
         if item is not None and self._is_garbage(item):
-            self._delete(item, resource_version=item.metadata.resource_version)
+            version = item.metadata.resource_version
+            self._delete(item, resource_version=version, propagation_policy="Background")
 
     def _is_garbage(self, item: KubeObject) -> bool:
         owners = item.metadata.owner_references
@@ -83,7 +82,7 @@ class GarbageCollector(CachedStandIn):
         if kind is None:
             return False
         namespace = item.metadata.namespace if kind.NAMESPACED else ""
-        seen = self._caches[kind].get(f"{namespace}/{owner.name}" if namespace else owner.name)
+        seen = self._seen[kind].get(f"{namespace}/{owner.name}" if namespace else owner.name)
         if seen is None or seen.metadata.uid != owner.uid:
             # The caches may be behind one another: only the API itself can say that an owner is gone.
             seen = self._read(kind, owner.name, namespace)
@@ -99,13 +98,10 @@ class GarbageCollector(CachedStandIn):
             if ORPHAN in finalizers:
                 self._release(item, owner)
             elif item.metadata.deletion_timestamp is None:
-                self._delete(item)
+                self._delete(item, propagation_policy="Background")
         if owned and FOREGROUND in finalizers:
             return  # they wake us when they go
-        meta = owner.metadata
-        kept = [name for name in finalizers if name not in (ORPHAN, FOREGROUND)]
-        patch = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": kept or None}}
-        self._client.merge_patch(type(owner), meta.name, patch, namespace=meta.namespace)
+        self._drop_finalizers(owner, ORPHAN, FOREGROUND)
 
     def _listed(self, namespace: str) -> list[KubeObject]:
         """Everything that may be owned, read afresh: objects that a cache has not seen yet must not be left behind."""
@@ -118,23 +114,6 @@ class GarbageCollector(CachedStandIn):
         gone = {"$patch": "delete", "uid": owner.metadata.uid}
         patch = {"metadata": {"uid": meta.uid, "ownerReferences": [gone]}}
         self._client.strategic_patch(type(item), meta.name, patch, namespace=meta.namespace)
-
-    def _read(self, kind: type[KubeObject], name: str, namespace: str) -> KubeObject | None:
-        try:
-            return self._client.get(kind, name, namespace=namespace)
-        except NotFoundError:
-            return None
-
-    def _delete(self, item: KubeObject, resource_version: str | None = None) -> None:
-        meta = item.metadata
-        self._client.delete(
-            type(item),
-            meta.name,
-            namespace=meta.namespace,
-            uid=meta.uid,
-            resource_version=resource_version,
-            propagation_policy="Background",
-        )
 
 
 def _names(item: KubeObject, owner: KubeObject) -> bool:

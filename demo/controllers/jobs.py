@@ -20,10 +20,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from dracaena.api.objects import Pod
-from dracaena.demo.objects import JobDocument, owned_by, owner_reference
-from dracaena.demo.reconcile import BURST, RETRY_S, CachedLoop, CachedStandIn, settle
+from dracaena.demo.controllers.pod_owners import BURST, PodOwners, is_ready, pod_document
+from dracaena.demo.objects import JobDocument
+from dracaena.demo.reconcile import RETRY_S, settle, stamped
 from dracaena.kube.client import KubeClient
-from dracaena.kube.errors import NotFoundError
 from dracaena.process.clock import Clock, rfc3339
 
 TRACKED: Final = "batch.kubernetes.io/job-tracking"
@@ -41,68 +41,54 @@ class JobPods:
     failed: tuple[Pod, ...]
 
     @classmethod
-    def of(cls, job: JobDocument, pods: Sequence[Pod]) -> JobPods:
-        """Sort the pods that the job owns."""
-        mine = [pod for pod in pods if owned_by(pod, job)]
+    def of(cls, mine: Sequence[Pod]) -> JobPods:
+        """Sort the pods that a job owns."""
         deleted = [pod for pod in mine if pod.metadata.deletion_timestamp is not None]
         succeeded = tuple(pod for pod in mine if pod.status.phase == "Succeeded")
         failed = tuple(pod for pod in mine if pod not in succeeded and (pod.status.phase == "Failed" or pod in deleted))
         return cls(tuple(pod for pod in mine if pod not in (*succeeded, *failed)), succeeded, failed)
 
 
-class JobController(CachedStandIn):
+class JobController(PodOwners[JobDocument]):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock, *, burst: int = BURST) -> None:
-        self._client = client
-        self._clock = clock
-        self._burst = burst
-        super().__init__(CachedLoop("jobs", self._reconcile, client, clock, events_as=COMPONENT))
-        self._jobs = self._loop.cache(JobDocument)
-        self._pods = self._loop.cache(Pod)
-        self._again_s: list[float] = []  # when another look has to follow this one, in seconds
+        super().__init__(JobDocument, client, clock, events_as=COMPONENT, burst=burst)
 
     def _reconcile(self) -> float | None:
-        self._again_s = []
-        done = settle(self._jobs.values(), self._sync, "job")
-        known = {job.metadata.uid for job in self._jobs.values()}
-        left = [pod for pod in self._pods.values() if TRACKED in pod.metadata.finalizers and not _owners(pod) & known]
+        again_s = super()._reconcile()
+        known = {job.metadata.uid for job in self._owners.values()}
+        left = [pod for pod in self._pods.values() if _is_tracked(pod) and not _owners(pod) & known]
         freed = settle(left, self._let_go_of_orphan, "pod")
-        return min([*self._again_s, *(() if done and freed else (RETRY_S,))], default=None)
+        return again_s if freed else min(RETRY_S, RETRY_S if again_s is None else again_s)
 
     def _let_go_of_orphan(self, pod: Pod) -> None:
         """Free a pod whose job is gone: nobody counts it. Asks the API, because the cache of jobs may be behind."""
         for owner in pod.metadata.owner_references:
-            if owner.kind == JobDocument.KIND:
-                try:
-                    job = self._client.get(JobDocument, owner.name, namespace=pod.metadata.namespace)
-                except NotFoundError:
-                    continue
-                if job.metadata.uid == owner.uid:
-                    return
-        self._untrack(pod)
+            job = (
+                self._read(JobDocument, owner.name, pod.metadata.namespace) if owner.kind == JobDocument.KIND else None
+            )
+            if job is not None and job.metadata.uid == owner.uid:
+                return
+        self._drop_finalizers(pod, TRACKED)
 
-    def _sync(self, seen: JobDocument) -> None:
-        """Take one step of one job, from what the API says now: from an old cache, pods would be created twice."""
-        namespace = seen.metadata.namespace
-        job = self._client.get(JobDocument, seen.metadata.name, namespace=namespace)
-        pods = JobPods.of(job, self._client.list(Pod, namespace=namespace).items)
-        job = self._count(job, pods)
+    def _sync(self, owner: JobDocument, pods: Sequence[Pod]) -> None:
+        sorted_pods = JobPods.of(pods)
+        job = self._count(owner, sorted_pods)
         if job.metadata.deletion_timestamp is not None:
             return
         if ended_with(job) is not None:
             self._delete_after_ttl(job)
             return
-        end = end_of(job.spec, job.status, pods)
+        end = end_of(job.spec, job.status, sorted_pods)
         if end is not None:  # all at once: an end cannot be undone
-            for pod in pods.active:
+            for pod in sorted_pods.active:
                 self._delete(pod)
             active: list[Pod] = []
         else:
-            active = self._made(job, pods)
-        self._report(job, active, end)
-
-    # counting
+            wanted = wanted_active(job.spec, job.status)
+            active = self._resized(job, sorted_pods.active, wanted, pod_document(job, finalizers=[TRACKED]))
+        self._report_progress(job, active, end)
 
     def _count(self, job: JobDocument, pods: JobPods) -> JobDocument:
         """Count what ended, in two writes with the removal of finalizers between them."""
@@ -114,38 +100,11 @@ class JobController(CachedStandIn):
         if not any(fresh.values()):
             return job
         if any(fresh[name] != sorted(uncounted.get(name, ())) for name in fresh):
-            job = self._patch(job, {"uncountedTerminatedPods": fresh})
-        for pod in (*pods.succeeded, *pods.failed):
-            if _is_tracked(pod):
-                self._untrack(pod)
+            job = self._patch_status(job, {"uncountedTerminatedPods": fresh})
+        for pod in filter(_is_tracked, (*pods.succeeded, *pods.failed)):
+            self._drop_finalizers(pod, TRACKED)
         counts = {name: job.status.get(name, 0) + len(uids) for name, uids in fresh.items() if uids}
-        return self._patch(job, counts | {"uncountedTerminatedPods": {"succeeded": None, "failed": None}})
-
-    def _untrack(self, pod: Pod) -> None:
-        meta = pod.metadata
-        kept = [name for name in meta.finalizers if name != TRACKED]
-        patch = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": kept or None}}
-        self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace)
-
-    # pods
-
-    def _made(self, job: JobDocument, pods: JobPods) -> list[Pod]:
-        """The active pods after some were created, or deleted because there are too many: no more than a burst."""
-        wanted = wanted_active(job.spec, job.status)
-        active = list(pods.active[: max(wanted, len(pods.active) - self._burst)])
-        for pod in pods.active[len(active) :]:
-            self._delete(pod)
-        for _ in range(min(wanted - len(active), self._burst)):
-            made = self._client.create(Pod, pod_document(job), namespace=job.metadata.namespace)
-            self._events.record(job, "Normal", "SuccessfulCreate", f"Created pod: {made.metadata.name}")
-            active.append(made)
-        if len(active) != wanted:
-            self._again_s.append(0.0)
-        return active
-
-    def _delete(self, pod: Pod) -> None:
-        meta = pod.metadata
-        self._client.delete(Pod, meta.name, namespace=meta.namespace, uid=meta.uid)
+        return self._patch_status(job, counts | {"uncountedTerminatedPods": {"succeeded": None, "failed": None}})
 
     def _delete_after_ttl(self, job: JobDocument) -> None:
         ttl_s = job.spec.get("ttlSecondsAfterFinished")
@@ -155,34 +114,23 @@ class JobController(CachedStandIn):
         left_s = ttl_s - (self._clock.now() - datetime.fromisoformat(ended["lastTransitionTime"])).total_seconds()
         if left_s > 0:
             self._again_s.append(left_s)
-            return
-        meta = job.metadata
-        self._client.delete(
-            JobDocument, meta.name, namespace=meta.namespace, uid=meta.uid, propagation_policy="Background"
-        )
+        else:
+            self._delete(job, propagation_policy="Background")
 
-    # status
-
-    def _report(self, job: JobDocument, active: Sequence[Pod], end: list[dict[str, Any]] | None) -> None:
+    def _report_progress(self, job: JobDocument, active: Sequence[Pod], end: list[dict[str, Any]] | None) -> None:
         now = rfc3339(self._clock.now())
-        ready = sum(
-            any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions) for pod in active
-        )
-        status: dict[str, Any] = {"active": len(active), "ready": ready, "terminating": 0}
+        status: dict[str, Any] = {"active": len(active), "ready": sum(map(is_ready, active)), "terminating": 0}
         if not job.spec.get("suspend"):
             status["startTime"] = job.status.get("startTime") or now
             status["uncountedTerminatedPods"] = job.status.get("uncountedTerminatedPods") or {}
-        conditions = [one for one in job.status.get("conditions", ()) if one["type"] != "Suspended"]
-        suspended = _suspension(job)
-        stamped = [one | {"lastProbeTime": now, "lastTransitionTime": now} for one in (*suspended, *(end or ()))]
-        before = {one["type"]: one for one in job.status.get("conditions", ())}
-        stamped = [before[one["type"]] if _is_said(before, one) else one for one in stamped]
-        if stamped or len(conditions) < len(before):
-            status["conditions"] = [*conditions, *stamped]
+        before = job.status.get("conditions", ())
+        conditions = stamped((*_suspension(job), *(end or ())), before, now, "lastProbeTime")
+        if conditions:
+            status["conditions"] = [*(one for one in before if one["type"] != "Suspended"), *conditions]
         if end is not None and end[-1]["type"] == "Complete":
             status["completionTime"] = now
         if any(job.status.get(name, 0 if name == "active" else None) != value for name, value in status.items()):
-            self._patch(job, status)
+            self._patch_status(job, status)
             if end is not None:
                 self._tell_end(job, end[-1])
 
@@ -191,25 +139,6 @@ class JobController(CachedStandIn):
             self._events.record(job, "Normal", "Completed", "Job completed")
         else:
             self._events.record(job, "Warning", condition["reason"], condition["message"])
-
-    def _patch(self, job: JobDocument, status: dict[str, Any]) -> JobDocument:
-        meta = job.metadata
-        patch = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": status}
-        return self._client.merge_patch(JobDocument, meta.name, patch, namespace=meta.namespace, subresource="status")
-
-
-def pod_document(job: JobDocument) -> dict[str, Any]:
-    """Return the next pod of a job."""
-    template = job.spec["template"]
-    metadata = {
-        key: template.get("metadata", {})[key] for key in ("labels", "annotations") if key in template["metadata"]
-    }
-    made = {
-        "generateName": f"{job.metadata.name}-",
-        "finalizers": [TRACKED],
-        "ownerReferences": [owner_reference(job)],
-    }
-    return {"metadata": metadata | made, "spec": template["spec"]}
 
 
 def wanted_active(spec: dict[str, Any], status: dict[str, Any]) -> int:
@@ -252,11 +181,6 @@ def _suspension(job: JobDocument) -> list[dict[str, Any]]:
     if any(one["type"] == "Suspended" for one in job.status.get("conditions", ())):
         return [{"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}]
     return []
-
-
-def _is_said(before: dict[str, dict[str, Any]], condition: dict[str, Any]) -> bool:
-    said = before.get(condition["type"], {})
-    return all(said.get(key) == condition[key] for key in ("status", "reason", "message"))
 
 
 def _is_tracked(pod: Pod) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from dracaena.api.objects import KubeObject, Pod
@@ -19,7 +20,7 @@ from dracaena.demo.objects import (
     ReplicaSetDocument,
     StatefulSetDocument,
 )
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
+from dracaena.demo.reconcile import RETRY_S, CachedStandIn, settle, stamped
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
 from dracaena.kube.events import Event
@@ -47,10 +48,8 @@ class NamespaceController(CachedStandIn):
     """Runs between start() and stop(), on a cache of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
-        self._client = client
-        self._clock = clock
-        super().__init__(CachedLoop("namespaces", self._reconcile, client, clock, events_as="namespace-controller"))
-        self._namespaces = self._loop.cache(NamespaceDocument)
+        super().__init__("namespaces", client, clock, events_as="namespace-controller")
+        self._namespaces = self._cache(NamespaceDocument)
 
     def _reconcile(self) -> float | None:
         going = [one for one in self._namespaces.values() if one.metadata.deletion_timestamp is not None]
@@ -70,30 +69,18 @@ class NamespaceController(CachedStandIn):
         """Delete all objects of a kind and return those that stay for now."""
         for item in self._client.list(kind, namespace=namespace).items:
             if item.metadata.deletion_timestamp is None:
-                try:
-                    self._client.delete(
-                        kind,
-                        item.metadata.name,
-                        namespace=namespace,
-                        uid=item.metadata.uid,
-                        propagation_policy="Background",
-                    )
-                except NotFoundError:
-                    continue
+                with suppress(NotFoundError):
+                    self._delete(item, propagation_policy="Background")
         return self._client.list(kind, namespace=namespace).items
 
     def _report(self, namespace: NamespaceDocument, left: Sequence[KubeObject]) -> None:
-        before = {one["type"]: one for one in namespace.status.get("conditions", ())}
-        conditions = []
-        for wanted in conditions_of(left):
-            said = before.pop(wanted["type"], {})
-            is_same = all(said.get(key) == value for key, value in wanted.items())
-            conditions.append(said if is_same else wanted | {"lastTransitionTime": rfc3339(self._clock.now())})
-        conditions += before.values()
-        if conditions != namespace.status.get("conditions"):
-            meta = namespace.metadata
-            patch = {"metadata": {"uid": meta.uid}, "status": {"conditions": conditions}}
-            self._client.merge_patch(NamespaceDocument, meta.name, patch, subresource="status")
+        said = namespace.status.get("conditions", ())
+        conditions = stamped(conditions_of(left), said, rfc3339(self._clock.now()))
+        known = {one["type"] for one in conditions}
+        conditions += [one for one in said if one["type"] not in known]
+        if conditions != said:
+            patch = {"metadata": {"uid": namespace.metadata.uid}, "status": {"conditions": conditions}}
+            self._client.merge_patch(NamespaceDocument, namespace.metadata.name, patch, subresource="status")
 
     def _let_go(self, name: str) -> None:
         """Remove the finalizer through the only sub-resource that can."""

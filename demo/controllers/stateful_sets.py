@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dracaena.api.objects import Pod
+from dracaena.api.objects import ENDED, Pod
 from dracaena.demo.controllers.deployments import template_hash
-from dracaena.demo.objects import StatefulSetDocument, owned_by, owner_reference
-from dracaena.demo.pod_claims import TERMINAL_PHASES
-from dracaena.demo.reconcile import BURST, RETRY_S, CachedLoop, CachedStandIn, settle
+from dracaena.demo.controllers.pod_owners import BURST, PodOwners, is_ready, pod_document
+from dracaena.demo.objects import StatefulSetDocument
 from dracaena.kube.client import KubeClient
 from dracaena.process.clock import Clock
 
@@ -39,7 +38,7 @@ class OrdinalPods:
     @classmethod
     def of(cls, owner: StatefulSetDocument, pods: Sequence[Pod]) -> OrdinalPods:
         """Sort the pods that the set owns."""
-        mine = ((ordinal_of(owner, pod.metadata.name), pod) for pod in pods if owned_by(pod, owner))
+        mine = ((ordinal_of(owner, pod.metadata.name), pod) for pod in pods)
         return cls(owner, {place: pod for place, pod in sorted(mine, key=lambda one: one[0]) if place >= 0})
 
     @property
@@ -59,7 +58,7 @@ class OrdinalPods:
         """The places whose pods to delete now: ended ones, those of too many, then one of an older template. In order,
         nothing but ended pods goes while one that is to stay is not ready, as in a cluster."""
         staying = {place: pod for place, pod in self.pods.items() if pod.metadata.deletion_timestamp is None}
-        ended = [place for place, pod in staying.items() if pod.status.phase in TERMINAL_PHASES]
+        ended = [place for place, pod in staying.items() if pod.status.phase in ENDED]
         surplus = [place for place in reversed(staying) if place not in self.wanted]
         if self._is_parallel and (ended or surplus):
             return sorted({*ended, *surplus})
@@ -92,71 +91,52 @@ class OrdinalPods:
         return pod is not None and pod.metadata.deletion_timestamp is None and is_ready(pod)
 
 
-class StatefulSetController(CachedStandIn):
+class StatefulSetController(PodOwners[StatefulSetDocument]):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock, *, burst: int = BURST) -> None:
-        self._client = client
-        self._burst = burst
-        self._is_short = False  # whether this look left something to do at once
-        super().__init__(CachedLoop("stateful sets", self._reconcile, client, clock, events_as=COMPONENT))
-        self._sets = self._loop.cache(StatefulSetDocument)
-        self._loop.cache(Pod)  # a change of a pod wakes the loop
+        super().__init__(StatefulSetDocument, client, clock, events_as=COMPONENT, burst=burst)
 
-    def _reconcile(self) -> float | None:
-        self._is_short = False
-        done = settle(self._sets.values(), self._sync, "stateful set")
-        if self._is_short:
-            return 0.0
-        return None if done else RETRY_S
-
-    def _sync(self, seen: StatefulSetDocument) -> None:
-        """Take one step, from what the API says now: an old cache may name pods that are gone."""
-        namespace = seen.metadata.namespace
-        owner = self._client.get(StatefulSetDocument, seen.metadata.name, namespace=namespace)
-        pods = OrdinalPods.of(owner, self._client.list(Pod, namespace=namespace).items)
+    def _sync(self, owner: StatefulSetDocument, pods: Sequence[Pod]) -> None:
+        places = OrdinalPods.of(owner, pods)
         if owner.metadata.deletion_timestamp is None:
-            self._change(owner, pods)
+            self._change(owner, places)
         # Its own changes wake it again: what it reports is what it found.
-        self._report(owner, list(pods.pods.values()))
+        self._report(owner, status_of(owner, list(places.pods.values())))
 
     def _change(self, owner: StatefulSetDocument, pods: OrdinalPods) -> None:
-        namespace, deletions, creations = owner.metadata.namespace, pods.to_delete(), pods.to_make()
+        deletions, creations = pods.to_delete(), pods.to_make()
         for place in deletions[: self._burst]:
-            meta = pods.pods[place].metadata
-            self._client.delete(Pod, meta.name, namespace=namespace, uid=meta.uid)
-            self._tell(owner, "SuccessfulDelete", f"delete Pod {meta.name}")
+            self._delete(pods.pods[place])
+            self._tell(owner, "SuccessfulDelete", f"delete Pod {pods.pods[place].metadata.name}")
         for place in creations[: self._burst]:
-            made = self._client.create(Pod, pod_document(owner, place), namespace=namespace)
+            made = self._client.create(Pod, ordinal_pod(owner, place), namespace=owner.metadata.namespace)
             self._tell(owner, "SuccessfulCreate", f"create Pod {made.metadata.name}")
-        self._is_short |= len(deletions) > self._burst or len(creations) > self._burst
+        if len(deletions) > self._burst or len(creations) > self._burst:
+            self._again_s.append(0.0)
 
     def _tell(self, owner: StatefulSetDocument, reason: str, what: str) -> None:
         self._events.record(owner, "Normal", reason, f"{what} in StatefulSet {owner.metadata.name} successful")
 
-    def _report(self, owner: StatefulSetDocument, pods: Sequence[Pod]) -> None:
-        revision = revision_of(owner)
-        staying = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
-        updated = sum(pod.metadata.labels.get(REVISION_LABEL) == revision for pod in staying)
-        ready = sum(map(is_ready, staying))
-        is_updated = updated == len(pods) == owner.spec.get("replicas", 0) == ready
-        current = revision if is_updated else owner.status.get("currentRevision") or revision
-        status = {
-            "observedGeneration": owner.metadata.generation,
-            "replicas": len(pods),
-            "readyReplicas": ready,
-            "availableReplicas": ready,
-            "currentReplicas": sum(pod.metadata.labels.get(REVISION_LABEL) == current for pod in staying),
-            "updatedReplicas": updated,
-            "currentRevision": current,
-            "updateRevision": revision,
-        }
-        if any(owner.status.get(name, 0) != value for name, value in status.items()):
-            meta = owner.metadata
-            patch = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": status}
-            self._client.merge_patch(
-                StatefulSetDocument, meta.name, patch, namespace=meta.namespace, subresource="status"
-            )
+
+def status_of(owner: StatefulSetDocument, pods: Sequence[Pod]) -> dict[str, Any]:
+    """Return the status of a stateful set with these pods."""
+    revision = revision_of(owner)
+    staying = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
+    updated = sum(pod.metadata.labels.get(REVISION_LABEL) == revision for pod in staying)
+    ready = sum(map(is_ready, staying))
+    is_updated = updated == len(pods) == owner.spec.get("replicas", 0) == ready
+    current = revision if is_updated else owner.status.get("currentRevision") or revision
+    return {
+        "observedGeneration": owner.metadata.generation,
+        "replicas": len(pods),
+        "readyReplicas": ready,
+        "availableReplicas": ready,
+        "currentReplicas": sum(pod.metadata.labels.get(REVISION_LABEL) == current for pod in staying),
+        "updatedReplicas": updated,
+        "currentRevision": current,
+        "updateRevision": revision,
+    }
 
 
 def revision_of(owner: StatefulSetDocument) -> str:
@@ -171,20 +151,9 @@ def ordinal_of(owner: StatefulSetDocument, name: str) -> int:
     return int(number) if is_place else -1
 
 
-def pod_document(owner: StatefulSetDocument, place: int) -> dict[str, Any]:
+def ordinal_pod(owner: StatefulSetDocument, place: int) -> dict[str, Any]:
     """Return the pod of a place."""
-    template, name = owner.spec["template"], f"{owner.metadata.name}-{place}"
-    given = template.get("metadata", {})
-    labels = (given.get("labels") or {}) | {
-        _INDEX_LABEL: str(place),
-        REVISION_LABEL: revision_of(owner),
-        _POD_NAME_LABEL: name,
-    }
-    annotations = {"annotations": given["annotations"]} if "annotations" in given else {}
-    made = {"name": name, "labels": labels, "ownerReferences": [owner_reference(owner)]}
-    return {"metadata": made | annotations, "spec": template["spec"]}
-
-
-def is_ready(pod: Pod) -> bool:
-    """Whether a pod says that it is ready."""
-    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
+    name = f"{owner.metadata.name}-{place}"
+    labels = owner.spec["template"].get("metadata", {}).get("labels") or {}
+    own = {_INDEX_LABEL: str(place), REVISION_LABEL: revision_of(owner), _POD_NAME_LABEL: name}
+    return pod_document(owner, name=name, labels=labels | own)

@@ -9,7 +9,8 @@ import pytest
 
 from dracaena.api.objects import ObjectMeta, Pod
 from dracaena.demo.apiserver import ApiServer
-from dracaena.demo.controllers.replica_sets import ReplicaSetController, pod_document
+from dracaena.demo.controllers.pod_owners import pod_document
+from dracaena.demo.controllers.replica_sets import ReplicaSetController
 from dracaena.demo.objects import ReplicaSetDocument
 from dracaena.kube.client import KubeClient
 from dracaena.process.clock import SystemClock

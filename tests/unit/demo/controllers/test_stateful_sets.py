@@ -15,7 +15,7 @@ from dracaena.demo.controllers.stateful_sets import (
     OrdinalPods,
     StatefulSetController,
     ordinal_of,
-    pod_document,
+    ordinal_pod,
     revision_of,
 )
 from dracaena.demo.objects import StatefulSetDocument
@@ -96,7 +96,7 @@ def test_place_of_a_pod_by_its_name(name: str, place: int) -> None:
 
 
 def test_a_pod_is_known_by_its_place() -> None:
-    document = pod_document(owner(), 2)
+    document = ordinal_pod(owner(), 2)
     assert document["metadata"]["name"] == "web-2"
     assert document["metadata"]["labels"] == LABELS | {
         "apps.kubernetes.io/pod-index": "2",
