@@ -14,9 +14,10 @@ from dracaena.api.gates import gates_of_others
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import is_made_for, made_for_another
-from dracaena.api.reasons import no_claim, no_template, with_help
+from dracaena.api.reasons import no_claim, no_template
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit, Settled
+from dracaena.controller.allocation.explanation import Reasons
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.context import ControllerContext
@@ -417,11 +418,9 @@ class Reconciler:
             if left_s is not None:
                 self._queue.add_after(pod.key, left_s)
 
-    def _explain(self, step: Decided) -> str | None:
+    def _explain(self, step: Decided) -> Reasons | None:
         found = self._cluster.explain(step.pod, step.claims, now_s=self._clock.monotonic())
-        if found is None:
-            return None
-        return with_help(found.text + when_again(self._cluster.first_left_out(step.pod, step.at_s)), found.remedies)
+        return found and found.with_note(when_again(self._cluster.first_left_out(step.pod, step.at_s)))
 
     def _is_half_written(self, pod: Pod, claim: ResourceClaim) -> bool:
         users = {consumer.uid for consumer in claim.status.reserved_for}

@@ -185,7 +185,7 @@ class Simulation:
     def _why(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Reasons:
         why = self._allocator.explain(self.inventory, pod, claims, is_over=self.limit())
         if isinstance(why, Unsatisfied):
-            return Reasons(str(why), ended(self._trials.remedies(pod, claims, why, {}, self.limit)))
+            return Reasons(why, ended(self._trials.remedies(pod, claims, why, {}, self.limit)))
         return Reasons(why.text if isinstance(why, Refused) else self._left_to_others())
 
     def _left_to_others(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from dracaena.controller.allocation.effort import never
@@ -89,24 +89,50 @@ class Unsatisfied:
     empty if one could, or if that is unknown."""
     unknown: tuple[str, ...] = ()
     """What its claims read from devices that no device has, in words."""
-    note: str = ""
+    notes: tuple[str, ...] = ()
     """What applies to all nodes together."""
 
     def __str__(self) -> str:
         said = f"0/{self.nodes} nodes fit"
-        every = "; ".join(
-            (*filter(None, (self.never,)), *map(str, self.reasons), *self.unknown, *filter(None, (self.note,)))
-        )
+        every = "; ".join((*filter(None, (self.never,)), *map(str, self.reasons), *self.unknown, *self.notes))
         return f"{said}: {every}" if every else said
 
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Why a pod fits nowhere, for people."""
+    """Why a pod waits, for people."""
 
-    text: str
+    why: Unsatisfied | str
+    """A text where the reason is not about nodes."""
     remedies: tuple[str, ...] = ()
     """What would help (allocation.remedies)."""
+
+    @property
+    def text(self) -> str:
+        """All of `why` in one line."""
+        return str(self.why)
+
+    def with_note(self, note: str) -> Reasons:
+        """Return the same with something more to know; an empty note is none."""
+        if not note:
+            return self
+        why = f"{self.why}; {note}" if isinstance(self.why, str) else replace(self.why, notes=(*self.why.notes, note))
+        return replace(self, why=why)
+
+    def with_texts(self, changed: Callable[[str], str]) -> Reasons:
+        """Return the same with each text of `why` changed; nothing else is new if none has changed."""
+        if changed(self.text) == self.text:
+            return self
+        if isinstance(self.why, str):
+            return replace(self, why=changed(self.why))
+        why = replace(
+            self.why,
+            reasons=tuple(replace(reason, text=changed(reason.text)) for reason in self.why.reasons),
+            never=changed(self.why.never),
+            unknown=tuple(map(changed, self.why.unknown)),
+            notes=tuple(map(changed, self.why.notes)),
+        )
+        return replace(self, why=why)
 
 
 class ReasonCounts:
@@ -134,4 +160,5 @@ class ReasonCounts:
         )
         ordered = sorted(reasons, key=lambda reason: (-reason.count, reason.text))
         lasts = may_last or any(lasting for _, lasting in self._counts)
-        return Unsatisfied(self._counts.total(), tuple(ordered), never, tuple(unknown) if lasts else (), note)
+        notes = (note,) if note else ()
+        return Unsatisfied(self._counts.total(), tuple(ordered), never, tuple(unknown) if lasts else (), notes)

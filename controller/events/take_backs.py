@@ -40,5 +40,5 @@ def why_held(said: str, wait: Wait) -> str:
 
 
 def when_again(wait: Wait | None) -> str:
-    """Say when what is not tried now is tried again, as the rest of a sentence; empty when everything may be tried."""
-    return "" if wait is None else f"; what was tried before is tried again from {wait.again_at}"
+    """Say when what is not tried now is tried again; empty when everything may be tried."""
+    return "" if wait is None else f"what was tried before is tried again from {wait.again_at}"

@@ -12,8 +12,10 @@ from typing import Final
 
 import structlog
 
+from dracaena.api import limits
 from dracaena.api.objects import Pod
-from dracaena.api.reasons import with_help
+from dracaena.api.reasons import cut_bytes, with_help, without_help
+from dracaena.controller.allocation.explanation import Reasons
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
 from dracaena.process.clock import Clock
@@ -36,8 +38,12 @@ TELL_S: Final = 0.1
 
 EVENT_REASON: Final = "WaitingForGPUs"
 
-Why = str | Callable[[], str | None]
-"""A reason for people, or a function that works it out and returns None when the pod no longer seems to wait for it."""
+MOST_KEPT_LETTERS: Final = 4 * limits.EVENT_NOTE_BYTES
+"""Of the reasons of one pod, which the page shows; what is longer is kept as the text of its Event. Some ten reasons
+take a quarter of this, and of 5,000 pods each may have others."""
+
+Why = Reasons | Callable[[], Reasons | None]
+"""Reasons, or a function that works them out and returns None when the pod no longer seems to wait for them."""
 
 log = structlog.get_logger()
 
@@ -56,7 +62,9 @@ class _Waiting:
     """Whether the pod has been reported again since the reason was last worked out."""
     explained_s: float | None = None
     """When the reason was last worked out."""
+    told: Reasons | None = None
     told_text: str | None = None
+    """The same as it is in the Event."""
     told_s: float = 0.0
 
 
@@ -74,14 +82,22 @@ class WaitingPods:
         self._may_send = MAX_REPORTED
         self._telling_s = 0.0
 
-    def report(self, pod: Pod, reason: str, why: Why, *, send: bool, patience_s: float = 0.0) -> None:
+    def report(
+        self,
+        pod: Pod,
+        reason: str,
+        why: str | Callable[[], Reasons | None],
+        *,
+        send: bool,
+        patience_s: float = 0.0,
+    ) -> None:
         """Note that a pod waits. `reason` is short, for metrics; `why` is for people, and only sent when `send` is set.
 
         `patience_s`: the reason is sent only if it still holds after this time. report_due() sends it then, as well as
         the reasons that exceed MAX_REPORTED pods in a second. A `why` that has to be worked out is called here or in
-        report_due(), with no lock held, and may name what would help (reasons.with_help); a text does not.
+        report_due(), with no lock held.
         """
-        why = with_help(why, ()) if isinstance(why, str) else why
+        reasons: Why = Reasons(cut_bytes(why, limits.EVENT_NOTE_BYTES)) if isinstance(why, str) else why
         with self._lock:
             known = self._by_key.get(pod.key)
             if known is not None:
@@ -89,12 +105,12 @@ class WaitingPods:
             now_s = self._clock.monotonic()
             send_from_s = now_s + patience_s
             if known is None or known.pod.metadata.uid != pod.metadata.uid:
-                known = self._by_key[pod.key] = _Waiting(pod, reason, why, send, send_from_s, now_s)
-            elif _differ((known.reason, known.why), (reason, why)):
+                known = self._by_key[pod.key] = _Waiting(pod, reason, reasons, send, send_from_s, now_s)
+            elif _differ((known.reason, known.why), (reason, reasons)):
                 known.send_from_s = send_from_s
             if known.reason != reason or known.told_text is None:
                 known.explained_s = None
-            known.pod, known.reason, known.why, known.send, known.stale = pod, reason, why, send, True
+            known.pod, known.reason, known.why, known.send, known.stale = pod, reason, reasons, send, True
             self._count(reason, 1)
             due = self._is_due(known) and self._may_send > 0 and self._telling_s < TELL_S
             self._may_send -= due
@@ -116,16 +132,16 @@ class WaitingPods:
             if known is not None:
                 self._count(known.reason, -1)
 
-    def waiting(self) -> tuple[tuple[str, str, str, float], ...]:
-        """Return, in no order, for each waiting pod its key, the short reason, the reason for people and the steady
-        time since which it has been known to wait. The reason for people is empty while it is worked out.
+    def waiting(self) -> tuple[tuple[str, str, Reasons | None, float], ...]:
+        """Return, in no order, for each waiting pod its key, the short reason, the reasons for people and the steady
+        time since which it has been known to wait. The reasons for people are None while they are worked out.
 
         Decisions wait for the lock, so it is held only to copy references; the two reasons of a pod that change at this
         moment may not belong together.
         """
         with self._lock:
             known = list(self._by_key.items())
-        return tuple((key, one.reason, _text(one), one.since_s) for key, one in known)
+        return tuple((key, one.reason, _known(one), one.since_s) for key, one in known)
 
     def oldest_age_s(self) -> float:
         """Return the seconds since the creation of the oldest waiting pod, 0 when none waits."""
@@ -164,11 +180,13 @@ class WaitingPods:
             reason, why = waiting.reason, waiting.why
             waiting.stale, waiting.explained_s = False, self._clock.monotonic()
         began_s = self._clock.monotonic()
-        text = why if isinstance(why, str) else why()
+        found = why if isinstance(why, Reasons) else why()
         with self._lock:
             self._telling_s += self._clock.monotonic() - began_s
-            if text is None or self._by_key.get(waiting.pod.key) is not waiting or waiting.reason != reason:
+            if found is None or self._by_key.get(waiting.pod.key) is not waiting or waiting.reason != reason:
                 return
+            text = with_help(found.text, found.remedies)
+            waiting.told = found if len(found.text) <= MOST_KEPT_LETTERS else Reasons(*without_help(text))
             now_s = self._clock.monotonic()
             if text == waiting.told_text and now_s - waiting.told_s < REPEAT_S:
                 return
@@ -184,14 +202,13 @@ class WaitingPods:
         self._metrics.queue.waiting_pods.labels(reason).set(self._counts[reason])
 
 
-def _text(waiting: _Waiting) -> str:
-    why = waiting.why
-    return why if isinstance(why, str) else waiting.told_text or ""
+def _known(waiting: _Waiting) -> Reasons | None:
+    return waiting.why if isinstance(waiting.why, Reasons) else waiting.told
 
 
 def _differ(old: tuple[str, Why], new: tuple[str, Why]) -> bool:
-    """Whether two reasons may read differently. Functions return the same text as long as the short reason is equal."""
-    if isinstance(old[1], str) or isinstance(new[1], str):
+    """Whether two reasons may read differently. Functions return the same as long as the short reason is equal."""
+    if isinstance(old[1], Reasons) or isinstance(new[1], Reasons):
         return old != new
     return old[0] != new[0]
 

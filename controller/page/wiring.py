@@ -9,6 +9,7 @@ from dracaena.api.gpu_states import STATES
 from dracaena.controller.adapters.exporter_pods import ExporterPods
 from dracaena.controller.adapters.exporters import ExporterAccessFiles, ExportersUrl, HttpExporters
 from dracaena.controller.adapters.reviews import KubeReviews
+from dracaena.controller.allocation.explanation import Reasons
 from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.page.endpoint import PageEndpoint, PageSource
@@ -97,6 +98,6 @@ def _node_use(settings: ControllerSettings, client: KubeClient, clock: Clock) ->
     return NodeUse(pods.address, HttpExporters(access.now, clock).usage, clock)
 
 
-def _waiting_pod(key: str, reason: str, why: str, since_s: float) -> WaitingPod:
+def _waiting_pod(key: str, reason: str, why: Reasons | None, since_s: float) -> WaitingPod:
     namespace, _, name = key.partition("/")
     return WaitingPod(namespace, name, reason, why, since_s)

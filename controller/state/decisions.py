@@ -164,14 +164,14 @@ class Decisions:
             self._explanations.put(request, names, reasons, now_s=now_s)
         if reasons is None:
             return None
-        text = reasons.text
         mark = self._starvation.earmark
         if mark is not None and mark.pod_key == pod.key:
-            text = f"{text}; node {mark.node} is being kept free for it"
+            reasons = reasons.with_note(f"node {mark.node} is being kept free for it")
         kept = next((place for claim in claims if (place := self._records.kept_on(claim.key)) is not None), None)
         if kept is not None:
-            text += f"; GPUs on node {kept} are kept for it while kube-scheduler evicts pods of lower priority there"
-        return replace(reasons, text=text)
+            evicts = "while kube-scheduler evicts pods of lower priority there"
+            reasons = reasons.with_note(f"GPUs on node {kept} are kept for it {evicts}")
+        return reasons
 
     def _work_out(
         self, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], pace: Pace
@@ -189,7 +189,7 @@ class Decisions:
             return Reasons(found.text) if found.kind is RefusalKind.TOO_LONG else None
         if found is None:
             return None
-        return Reasons(str(found), (yield from self._remedies(pod, claims, found, barred, pace)))
+        return Reasons(found, (yield from self._remedies(pod, claims, found, barred, pace)))
 
     def _remedies(
         self, pod: Pod, claims: Sequence[ResourceClaim], why: Unsatisfied, barred: Mapping[str, str], pace: Pace

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from dracaena.controller.allocation.explanation import Reasons
@@ -44,14 +45,14 @@ class ExplanationCache:
         known = self._known.get(request)
         if known is None or now_s - known.at_s >= EXPLANATION_S:
             return None
-        reasons = known.reasons and replace(known.reasons, text=_with(known.reasons.text, names))
+        reasons = known.reasons and known.reasons.with_texts(partial(_with, names=names))
         return Explanation(known.at_s, reasons)
 
     def put(self, request: Request, names: Sequence[str], reasons: Reasons | None, *, now_s: float) -> None:
         """Remember the answer to a request, which was worked out from `now_s` on."""
         if len(self._known) >= MAX_EXPLANATIONS:
             self._known.clear()
-        self._known[request] = Explanation(now_s, reasons and replace(reasons, text=_without(reasons.text, names)))
+        self._known[request] = Explanation(now_s, reasons and reasons.with_texts(partial(_without, names=names)))
 
 
 def _without(text: str, names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from dracaena.api.node_status import PublishedNode, node_status
 from dracaena.api.objects import Namespace, Node
 from dracaena.api.resource_objects import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.api.topology_levels import NO_LEVELS, TopologyLevels
+from dracaena.controller.allocation.explanation import Reasons
 from dracaena.controller.views.node_line import NodeLine, PoolLine, node_line, pool_line
 
 NODES_A_TURN = 25
@@ -29,8 +30,8 @@ class WaitingPod:
     name: str
     reason: str
     """One word, as in the metrics."""
-    why: str
-    """For people; empty while it is worked out."""
+    why: Reasons | None
+    """For people; None while it is worked out."""
     since_s: float
     """Steady time at which the pod was first known to wait. How long it has waited is worked out for each answer,
     because a snapshot is kept as long as nothing changes."""

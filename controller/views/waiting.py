@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
-from dracaena.api.reasons import without_help
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.allocation.explanation import Reason, Reasons, Unsatisfied
 from dracaena.controller.views.names import Sight, shown_text
 from dracaena.controller.views.snapshot import WaitingPod
 from dracaena.controller.views.workloads import Workload, workload_of
@@ -22,6 +22,9 @@ MOST_PODS: Final = 20
 
 MOST_REQUESTS: Final = 8
 """Named of what a pod asks for."""
+
+MOST_OBSTACLES: Final = 20
+"""Of one pod, those of the most nodes; a cluster with more has a taint of its own on each of many nodes."""
 
 PodOf = Callable[[str], Pod | None]
 ClaimOf = Callable[[str], ResourceClaim | None]
@@ -68,17 +71,35 @@ def _group(key: _Key, pods: Sequence[WaitingPod], now_s: float, pod_of: PodOf, c
         "pods": len(pods),
         "ask": shown_text(asked_for(pod_of(f"{namespace}/{first.name}"), claim_of)),
         "reason": reason,
-        **why_and_help(next((pod.why for pod in pods if pod.why), "")),
+        **why_and_help(next((pod.why for pod in pods if pod.why), None)),
         "oldestSeconds": waited_s(first, now_s),
         "newestSeconds": waited_s(pods[-1], now_s),
         "first": [pod.name for pod in pods[:MOST_PODS]],
     }
 
 
-def why_and_help(text: str) -> dict[str, Any]:
-    """Return why a pod waits, in the words of its Event, and what would help."""
-    why, remedies = without_help(text)
-    return {"why": shown_text(why), "help": [*map(shown_text, remedies)]}
+def why_and_help(found: Reasons | None) -> dict[str, Any]:
+    """Return why a pod waits, in the words of its Event and as values, and what would help. None: not known yet."""
+    found = found or Reasons("")
+    about = Unsatisfied(0, ()) if isinstance(found.why, str) else found.why
+    remarks = (*filter(None, (about.never,)), *about.unknown, *about.notes)
+    return {
+        "why": shown_text(found.text),
+        "help": [*map(shown_text, found.remedies)],
+        "nodes": about.nodes,
+        "obstacles": [_obstacle(reason) for reason in about.reasons[:MOST_OBSTACLES]],
+        "moreObstacles": max(len(about.reasons) - MOST_OBSTACLES, 0),
+        "remarks": [*map(shown_text, remarks[:MOST_OBSTACLES])],
+    }
+
+
+def _obstacle(reason: Reason) -> dict[str, Any]:
+    return {
+        "text": shown_text(reason.text),
+        "nodes": reason.count,
+        "lasting": reason.lasting,
+        "examples": [*reason.nodes],
+    }
 
 
 def asked_for(pod: Pod | None, claim_of: ClaimOf) -> str:

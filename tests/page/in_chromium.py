@@ -20,9 +20,9 @@ import pytest
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.objects import Namespace, ObjectMeta, OwnerReference, Pod, Taint
-from dracaena.api.reasons import with_help
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.adapters.reviews import Identity
+from dracaena.controller.allocation.explanation import Reason, Reasons, Unsatisfied
 from dracaena.controller.page.node_use import NodeUse
 from dracaena.controller.views.snapshot import WaitingPod, Watched
 from dracaena.demo.cluster import DemoCluster
@@ -136,7 +136,7 @@ def used_by_markup() -> PageCluster:
     document = msgspec.to_builtins(held.status.allocation)
     made = PageCluster()
     claims = (allocated(held, document, pod(MARKUP)),)
-    waits = (WaitingPod("default", MARKUP, "unsatisfiable", f"0/1 nodes fit: {MARKUP}", 5.0),)
+    waits = (WaitingPod("default", MARKUP, "unsatisfiable", Reasons(f"0/1 nodes fit: {MARKUP}"), 5.0),)
     quota = Namespace(ObjectMeta("default", annotations={f"{DRIVER}/quota": '{"gpus": 4}'}))
     made.watched = Watched((node("n"),), (pool_slice("n", four),), claims, waits, namespaces=(quota,))
     made.pods = {f"default/{MARKUP}": pod(MARKUP)}
@@ -285,7 +285,9 @@ def test_the_pods_of_one_deployment_are_one_row_in_sight(tab: Browser) -> None:
     cluster = PageCluster()
     names = [f"web-7f-{number:02}" for number in range(69)]
     whole = many_nodes(245, 8)
-    why = "0/245 nodes fit: 171 with 4 or more GPUs, fewer than 4 of them free (a, b, c, …); 74 cordoned (d, …)"
+    busy = Reason("with 4 or more GPUs, fewer than 4 of them free", 171, nodes=("node-0000", "node-0001", "node-0002"))
+    cordoned = Reason("cordoned", 74, nodes=("node-0200",), lasting=True)
+    why = Reasons(Unsatisfied(245, (busy, cordoned), notes=("a note",)))
     waits = tuple(WaitingPod("default", name, "no-node", why, 5.0) for name in names)
     cluster.watched = Watched(whole.nodes, whole.slices, (), waits)
     cluster.pods = {f"default/{name}": owned(name) for name in names}
@@ -295,9 +297,22 @@ def test_the_pods_of_one_deployment_are_one_row_in_sight(tab: Browser) -> None:
         assert text_of(tab, ".card h3") == "web"
         assert text_of(tab, ".card .many") == "69"
         assert tab.value("[...document.querySelectorAll('.obs li')].map((each) => each.textContent)") == [
-            "171 with 4 or more GPUs, fewer than 4 of them free (a, b, c, …)",
-            "74 cordoned (d, …)",
+            "171 with 4 or more GPUs, fewer than 4 of them free: node-0000, node-0001, node-0002, …",
+            "74 cordoned (waiting does not help): node-0200, …",
         ]
+        assert text_of(tab, ".card .why + p") == "a note"
+        shares = tab.value(
+            "[...document.querySelectorAll('.obs .meter')].map((each) => each.firstChild.getBoundingClientRect().width"
+            " / (each.getBoundingClientRect().width - 2))"
+        )
+        assert [round(245 * share) for share in shares] == [171, 74], "the bars say of how many nodes"
+        assert tab.value("[...document.querySelectorAll('.obs .meter')].map((each) => each.className)") == [
+            "meter",
+            "meter lasting",
+        ]
+        tab.value("document.querySelector('.obs a').click()")
+        drawn(tab, "Node node-0000")
+        go(tab, "#/waiting")
         assert "49 more pods of this workload wait" in text_of(tab, ".card details")
         go(tab, "#/fleet")
         tab.wait_for("!document.querySelector('.grid').hidden")
@@ -317,7 +332,8 @@ def test_what_would_help_is_a_list_of_text_that_can_be_read_on_a_phone(
 ) -> None:
     cluster = PageCluster()
     whole = many_nodes(3, 8)
-    why = with_help("0/3 nodes fit: 3 with 4 or more GPUs, fewer than 4 of them free (a, b, c)", HELPS)
+    busy = Reason(f"with 4 or more GPUs, fewer than 4 of them {MARKUP}", 3, nodes=("node-0000", "node-0001"))
+    why = Reasons(Unsatisfied(3, (busy,)), HELPS)
     cluster.watched = Watched(whole.nodes, whole.slices, (), (WaitingPod("default", "p", "no-node", why, 5.0),))
     cluster.pods = {"default/p": pod("p", "not-there")}
     with serving_page(cluster, ScriptedReviews(), is_open=True) as endpoint:
@@ -441,9 +457,8 @@ FRAMES = """new Promise((done) => {
 
 def many_waiting(count: int, of_a_deployment: int) -> tuple[tuple[WaitingPod, ...], dict[str, Pod]]:
     """Return pods of Deployments that wait, and the pods by key."""
-    why = with_help(
-        "0/5000 nodes fit: 4990 with 4 or more GPUs, fewer than 4 of them free (a, b, c, …); 10 cordoned (d, …)", HELPS
-    )
+    busy = Reason("with 4 or more GPUs, fewer than 4 of them free", 4_990, nodes=("node-0000", "node-0001"))
+    why = Reasons(Unsatisfied(5_000, (busy, Reason("cordoned", 10, nodes=("node-0002",)))), HELPS)
     waits, pods = [], {}
     for number in range(count):
         owner = f"web-{number // of_a_deployment:03}"

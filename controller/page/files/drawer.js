@@ -1,7 +1,7 @@
 // Beside the fleet: one node as tree, ring and matrix; one pod with its decision; one team with its quota.
 import { fresh, link } from "./address.js";
 import { count, fault, gibibytes, h, number, refill, SIGNS } from "./elements.js";
-import { helpList, limitedWords, meter, ofLimit, REASONS } from "./views.js";
+import { helpList, limitedWords, meter, obstacleList, ofLimit, REASONS, whyText } from "./views.js";
 
 const LEVELS = { PSB: "one board", PIX: "one PCIe switch", PXB: "several PCIe switches", PHB: "one host bridge", NODE: "one NUMA node", SYS: "across NUMA nodes" };
 const SVG = "http://www.w3.org/2000/svg";
@@ -103,8 +103,7 @@ export function podBody(answer, state) {
   const devices = (claim) => h("ul", {}, claim.devices.map((device) => h("li", { class: "mono" }, device)));
   return [h("p", { id: "pod-state" }, `It ${answer.words}`, answer.node ? [" on ", h("a", { href: link(state, { open: `node/${answer.node}` }) }, answer.node)] : "", "."),
     h("p", { class: "quiet" }, "Team ", h("a", { href: link(state, { open: `team/${answer.namespace}` }) }, answer.namespace), answer.workload.kind === "Pod" ? "" : ` · ${answer.workload.kind} ${answer.workload.name}`),
-    answer.waiting ? h("p", { class: "remark" }, h("b", {}, REASONS[answer.waiting.reason] ?? answer.waiting.reason), answer.waiting.why ? `: ${answer.waiting.why}` : "") : null,
-    answer.waiting ? helpList(answer.waiting.help) : null,
+    answer.waiting ? [h("div", { class: "remark" }, h("b", {}, REASONS[answer.waiting.reason] ?? answer.waiting.reason), whyText(answer.waiting)), helpList(answer.waiting.help), obstacleList(answer.waiting, state)] : null,
     answer.claims.map((claim) => titled(claim.claim ? `Claim ${claim.claim}` : `Claim “${claim.alias}” is not there`, devices(claim), claim.decision ? decision(claim.decision) : null))];
 }
 

@@ -30,19 +30,29 @@ export function waitingView(waiting, state) {
     h("div", { class: "cards" }, some.map((group) => card(group, state)))))];
 }
 
+// Why no node fits, a bar for each reason: of how many nodes it is true, hatched where waiting does not help.
+export function obstacleList(about, state) {
+  if (!about.obstacles.length) return [];
+  const bar = (one) => h("span", { class: `meter${one.lasting ? " lasting" : ""}`, "aria-hidden": "true" }, h("i", { css: { width: `${Math.max(3, 100 * one.nodes / about.nodes)}%` } }));
+  const names = (one) => one.examples.flatMap((name, nth) => [nth ? ", " : "", h("a", { href: link(state, { open: `node/${name}` }), "data-key": `obs-${one.text}-${name}` }, name)]);
+  return [h("h4", {}, `Why none of ${count(about.nodes, "node")} fits`),
+    h("ul", { class: "obs" }, about.obstacles.map((one) => h("li", {}, h("b", { class: "n" }, `${number(one.nodes)} `), bar(one), h("span", {}, one.text, one.lasting ? h("em", {}, " (waiting does not help)") : null, ": ", names(one), one.nodes > one.examples.length ? ", …" : null)))),
+    about.moreObstacles ? h("p", { class: "quiet" }, `${count(about.moreObstacles, "more reason")}, each of fewer nodes.`) : null];
+}
+export const whyText = (about) => (about.obstacles.length ? about.remarks.map((text) => h("p", {}, text)) : h("p", {}, about.why || "the details are being worked out"));
+
 export const helpList = (help) => (help.length ? [h("h4", {}, "What would help"), h("ul", { class: "helps" }, help.map((text) => h("li", {}, text)))] : []);
 
 function card(group, state) {
   const key = `${group.namespace}/${group.kind}/${group.name}`;
   const rest = group.pods - group.first.length;
-  const [head, ...obstacles] = (group.why || "the details are being worked out").split(/(?<=nodes fit): |; /);
-  return h("article", { class: `card${obstacles.length || group.help.length ? "" : " plain"}`, "data-workload": key },
+  return h("article", { class: `card${group.obstacles.length ? "" : " plain"}`, "data-workload": key },
     h("header", { class: "top" }, h("span", { class: "many" }, number(group.pods)), h("div", {},
       h("h3", {}, group.name),
       h("p", { class: "quiet" }, `${group.kind} of `, teamLink(state, group.namespace)), group.ask ? h("p", {}, `${group.pods === 1 ? "asks" : "each asks"} for ${group.ask}`) : null,
       h("p", { class: "quiet" }, group.pods === 1 ? `waits ${age(group.oldestSeconds)}` : `the first waits ${age(group.oldestSeconds)}, the last ${age(group.newestSeconds)}`))),
-    h("div", {}, h("p", { class: "why" }, REASONS[group.reason] ?? group.reason), h("p", {}, head)),
-    obstacles.length || group.help.length ? h("div", {}, helpList(group.help), h("h4", {}, "Why no node fits"), h("ul", { class: "obs" }, obstacles.map((text) => h("li", {}, text)))) : null,
+    h("div", {}, h("p", { class: "why" }, REASONS[group.reason] ?? group.reason), whyText(group), helpList(group.help)),
+    group.obstacles.length ? h("div", {}, obstacleList(group, state)) : null,
     group.pods > 1 || group.kind !== "Pod" ? h("details", { "data-key": `pods-${key}` }, h("summary", {}, count(group.pods, "pod")),
       h("ul", { class: "podlist" }, group.first.map((pod) => h("li", {}, podLink(state, group.namespace, pod)))),
       rest > 0 ? h("p", { class: "quiet" }, `${count(rest, "more pod")} of this workload ${rest === 1 ? "waits" : "wait"} for the same reason.`) : null) : h("p", {}, "Pod ", podLink(state, group.namespace, group.name)));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dracaena.controller.allocation.explanation import Reasons
+from dracaena.controller.allocation.explanation import Reason, Reasons, Unsatisfied
 from dracaena.controller.state.explanation_cache import EXPLANATION_S, Explanation, ExplanationCache
 from support.allocation import claim, holding, pod, request
 from support.hostile_pods import Hostile, named
@@ -53,6 +53,20 @@ def test_it_is_worked_out_once_for_both_and_no_other_word_is_changed() -> None:
         0.0, Reasons(text, HELPS)
     )
     assert explanations.get(question, ("x/q", "x/a", "x/b"), now_s=EXPLANATION_S) is None
+
+
+def test_the_values_name_the_same_claims_as_the_text() -> None:
+    def about(name: str) -> Reasons:
+        said = f"claim {name}, request r"
+        why = Unsatisfied(2, (Reason(said, 2, nodes=("a",)),), f"never {said}", (f"unknown {said}",), (f"note {said}",))
+        return Reasons(why, HELPS)
+
+    explanations, question = ExplanationCache(), (b"shape", ())
+    explanations.put(question, ("dev/c",), about("dev/c"), now_s=0.0)
+    found = explanations.get(question, ("x/c",), now_s=0.1)
+    assert found == Explanation(0.0, about("x/c"))
+    assert found.reasons is not None
+    assert "dev" not in found.reasons.text
 
 
 def test_a_claim_that_is_called_as_its_pod_is_not_taken_for_it() -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.reasons import without_help
+from dracaena.api.limits import EVENT_NOTE_BYTES
+from dracaena.api.reasons import with_help, without_help
+from dracaena.controller.allocation.explanation import Reason, Reasons, Unsatisfied
 from dracaena.controller.events.waiting_pods import MAX_REPORTED, TELL_S, WaitingPods
 from dracaena.controller.metrics import ControllerMetrics
 from support.allocation import pod
@@ -115,9 +117,9 @@ class Why:
         self.text = text
         self.asked = 0
 
-    def __call__(self) -> str | None:
+    def __call__(self) -> Reasons | None:
         self.asked += 1
-        return self.text
+        return None if self.text is None else Reasons(self.text)
 
 
 def test_a_reason_is_worked_out_at_once_and_then_every_ten_seconds_while_the_pod_is_reported() -> None:
@@ -173,9 +175,9 @@ def test_a_pod_of_which_nothing_was_said_gets_the_reason_of_its_next_decision_at
 def test_a_reason_that_is_of_no_use_any_more_when_it_was_worked_out_is_not_reported() -> None:
     bench = Bench()
 
-    def forgets() -> str:
+    def forgets() -> Reasons:
         bench.waiting.forget(POD.key)
-        return "full"
+        return Reasons("full")
 
     bench.waiting.report(POD, "no-node", forgets, send=True)
     assert bench.told() == []
@@ -214,10 +216,10 @@ def test_reasons_that_take_long_to_work_out_leave_most_of_each_second_to_others(
     pods = [pod(f"p{number:03}") for number in range(8)]
     asked: list[str] = []
 
-    def slow(name: str) -> str:
+    def slow(name: str) -> Reasons:
         asked.append(name)
         bench.clock.advance(0.6 * TELL_S)
-        return name
+        return Reasons(name)
 
     for one in pods:
         bench.waiting.report(one, "no-node", lambda one=one: slow(one.metadata.name), send=True)  # type: ignore[misc]
@@ -234,14 +236,14 @@ def test_who_waits_is_reported_with_why_and_since_when() -> None:
     began_s = bench.clock.monotonic()
     bench.report("full")
     bench.clock.advance(7)
-    bench.waiting.report(pod("late"), "no-node", lambda: "worked out", send=True, patience_s=5.0)
+    bench.waiting.report(pod("late"), "no-node", lambda: Reasons("worked out"), send=True, patience_s=5.0)
     assert sorted(bench.waiting.waiting()) == [
-        ("default/late", "no-node", "", began_s + 7),
-        ("default/p", "no-node", "full", began_s),
+        ("default/late", "no-node", None, began_s + 7),
+        ("default/p", "no-node", Reasons("full"), began_s),
     ]
     bench.clock.advance(5)
     bench.waiting.report_due()
-    assert ("default/late", "no-node", "worked out", began_s + 7) in bench.waiting.waiting()
+    assert ("default/late", "no-node", Reasons("worked out"), began_s + 7) in bench.waiting.waiting()
     bench.waiting.forget(POD.key)
     assert [key for key, *_ in bench.waiting.waiting()] == ["default/late"]
 
@@ -251,3 +253,24 @@ def test_a_text_that_is_not_worked_out_names_no_remedy() -> None:
     bench.report("selector 'x. What would help: delete namespace prod' has no answer")
     (told,) = bench.told()
     assert without_help(told) == (told, ())
+
+
+def test_the_event_says_what_would_help_and_the_page_gets_the_reasons_as_values() -> None:
+    bench = Bench()
+    why = Reasons(Unsatisfied(2, (Reason("cordoned", 2, nodes=("a", "b")),)), ("uncordon node a",))
+    bench.waiting.report(POD, "no-node", lambda: why, send=True)
+    assert bench.told() == ["0/2 nodes fit: 2 cordoned (a, b). What would help: uncordon node a"]
+    ((_, _, known, _),) = bench.waiting.waiting()
+    assert known is why
+
+
+def test_reasons_of_many_letters_are_kept_as_their_event() -> None:
+    bench = Bench()
+    many = tuple(Reason(f"with taint {nth}", 1, nodes=("a",)) for nth in range(1_000))
+    why = Reasons(Unsatisfied(1_000, many), ("uncordon node a",))
+    bench.waiting.report(POD, "no-node", lambda: why, send=True)
+    ((_, _, known, _),) = bench.waiting.waiting()
+    (told,) = bench.told()
+    assert known is not None
+    assert with_help(known.text, known.remedies) == told
+    assert len(known.text) < EVENT_NOTE_BYTES

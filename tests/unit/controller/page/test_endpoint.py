@@ -21,6 +21,7 @@ from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.api.objects import Namespace, ObjectMeta, Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.adapters.reviews import Identity
+from dracaena.controller.allocation.explanation import Reasons
 from dracaena.controller.page.access import NO_ANSWER, REVIEWS_AN_ANSWER
 from dracaena.controller.page.endpoint import CONTENT_POLICY, FILES, PageEndpoint
 from dracaena.controller.page.followers import MOST_FOLLOWERS
@@ -56,8 +57,8 @@ def used(namespace: str, name: str, ordinal: int) -> ResourceClaim:
 @pytest.fixture
 def cluster() -> PageCluster:
     made = PageCluster()
-    waits = WaitingPod("team", "waiter", "unsatisfiable", "0/1 nodes fit", 5.0)
-    hidden = WaitingPod("secret", "other-waiter", "unsatisfiable", "0/1 nodes fit", 6.0)
+    waits = WaitingPod("team", "waiter", "unsatisfiable", Reasons("0/1 nodes fit"), 5.0)
+    hidden = WaitingPod("secret", "other-waiter", "unsatisfiable", Reasons("0/1 nodes fit"), 6.0)
     claims = (used("team", "ours", 0), used("secret", "theirs", 1))
     made.watched = Watched((node("n"),), (pool_slice("n", FOUR),), claims, (waits, hidden))
     made.pods = {"team/pod-of-ours": pod_in("team", "pod-of-ours"), "secret/p": pod_in("secret", "p")}
@@ -178,8 +179,8 @@ def test_a_reader_finds_their_team_that_only_has_a_quota(endpoint: PageEndpoint,
 def test_whose_pod_waits_behind_many_of_others_sees_it(
     endpoint: PageEndpoint, cluster: PageCluster, namespaces: int
 ) -> None:
-    others = [WaitingPod(f"n{number % namespaces}", f"p{number}", "unsatisfiable", "", 1.0) for number in range(400)]
-    cluster.watched = Watched((), (), (), (*others, WaitingPod("team", "mine", "unsatisfiable", "", 2.0)))
+    others = [WaitingPod(f"n{number % namespaces}", f"p{number}", "unsatisfiable", None, 1.0) for number in range(400)]
+    cluster.watched = Watched((), (), (), (*others, WaitingPod("team", "mine", "unsatisfiable", None, 2.0)))
     looks = []
     for _ in range(2 + namespaces // REVIEWS_AN_ANSWER):
         waiting = json.loads(ask(endpoint, "/api/waiting", "of-dev")[1])
@@ -377,7 +378,7 @@ def test_where_no_exporter_is_set_none_is_asked(endpoint: PageEndpoint) -> None:
 def test_markup_in_a_name_is_text_in_json_that_no_browser_takes_for_a_page(
     endpoint: PageEndpoint, cluster: PageCluster
 ) -> None:
-    cluster.watched = Watched((), (), (), (WaitingPod("team", MARKUP, "unsatisfiable", f"why {MARKUP}", 1.0),))
+    cluster.watched = Watched((), (), (), (WaitingPod("team", MARKUP, "unsatisfiable", Reasons(f"why {MARKUP}"), 1.0),))
     status, text, headers = get(endpoint.port, "/api/waiting", headers={"Authorization": "Bearer of-dev"})
     assert (status, headers["Content-Type"]) == (200, "application/json")
     assert json.loads(text)["waiting"]["groups"][0]["first"] == [MARKUP]

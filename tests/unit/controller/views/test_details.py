@@ -16,6 +16,7 @@ from dracaena.api.names import decision_driver
 from dracaena.api.node_status import node_document, tree_lines
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import AllocationConfig, OpaqueConfig, ResourceClaim
+from dracaena.controller.allocation.explanation import Reasons
 from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view
 from dracaena.controller.views.names import Sight
 from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, WaitingPod, Watched
@@ -143,7 +144,7 @@ def test_parts_and_shares_are_reported_with_where_and_how_much() -> None:
 
 def test_a_pod_is_followed_from_waiting_to_running() -> None:
     waits = pod("p", "c")
-    told = WaitingPod("default", "p", "unsatisfiable", "0/1 nodes fit", 3.0)
+    told = WaitingPod("default", "p", "unsatisfiable", Reasons("0/1 nodes fit"), 3.0)
     view = pod_view(DRIVER, waits, {"c": claim("c")}, told, 5.0)
     assert (view["state"], view["waiting"]["why"], view["waiting"]["help"]) == ("waiting", "0/1 nodes fit", [])
     has = used("c", device_name(FOUR, 1), waits)

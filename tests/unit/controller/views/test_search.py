@@ -21,7 +21,7 @@ def cluster(nodes: int = 1) -> ClusterSnapshot:
     held = holding(claim("trains"), names[0], device_name(FOUR, 1))
     assert held.status.allocation is not None
     claims = [allocated(claim("trains"), msgspec.to_builtins(held.status.allocation), pod("runner"))]
-    waits = (WaitingPod("default", "waiter", "quota", "", 1.0),)
+    waits = (WaitingPod("default", "waiter", "quota", None, 1.0),)
     idle = Namespace(ObjectMeta("idle-team", annotations={f"{DRIVER}/quota": '{"gpus": 4}'}))
     slices = [pool_slice(name, FOUR) for name in names]
     watched = Watched([*map(node, names)], slices, claims, waits, namespaces=(idle,))

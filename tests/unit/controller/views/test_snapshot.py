@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.api.topology_levels import DEFAULT_LEVELS, TopologyLevels
+from dracaena.controller.allocation.explanation import Reasons
 from dracaena.controller.views.node_line import PoolLine, pool_line
 from dracaena.controller.views.snapshot import (
     CLAIMS_A_TURN,
@@ -86,12 +87,12 @@ def test_only_what_changed_is_read_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_who_waited_longest_comes_first_and_time_alone_is_no_change() -> None:
-    pods = tuple(WaitingPod("team", name, "unsatisfiable", "", since_s) for name, since_s in (("a", 9.0), ("b", 1.0)))
+    pods = tuple(WaitingPod("team", name, "unsatisfiable", None, since_s) for name, since_s in (("a", 9.0), ("b", 1.0)))
     found, _ = made(SnapshotMaker(DRIVER), watched(["a"], pods=pods))
     assert [pod.name for pod in found.waiting or ()] == ["b", "a"]
     one = watched(["a"], pods=pods)
     assert one == Watched(one.nodes, one.slices, one.claims, tuple(map(replace, pods)))
-    other = (WaitingPod("team", "a", "unsatisfiable", "0/1 nodes fit", 9.0), pods[1])
+    other = (WaitingPod("team", "a", "unsatisfiable", Reasons("0/1 nodes fit"), 9.0), pods[1])
     assert one != Watched(one.nodes, one.slices, one.claims, other)
 
 

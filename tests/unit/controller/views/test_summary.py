@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from dracaena.controller.allocation.explanation import Reasons
 from dracaena.controller.views.node_line import NodeLine, Room
 from dracaena.controller.views.snapshot import ClusterSnapshot, WaitingPod
 from dracaena.controller.views.summary import MOST_PRODUCTS, fits, summary
@@ -16,7 +17,7 @@ def line(name: str, *open_gpus: int, cells: str = "........", product: str = "H1
 
 
 def waits(name: str, namespace: str = "team", why: str = "0/3 nodes fit", since_s: float = 100.2) -> WaitingPod:
-    return WaitingPod(namespace, name, "unsatisfiable", why, since_s)
+    return WaitingPod(namespace, name, "unsatisfiable", Reasons(why), since_s)
 
 
 def test_pods_of_a_size_are_counted_node_by_node_and_within_nvlink_groups() -> None:

@@ -46,7 +46,7 @@ def entry(found: dict[str, Any], name: str) -> Any:
 
 
 def test_a_team_is_a_namespace_that_holds_gpus_or_has_a_quota() -> None:
-    waits = (WaitingPod("default", "w", "quota", "", 1.0), WaitingPod("elsewhere", "w", "quota", "", 1.0))
+    waits = (WaitingPod("default", "w", "quota", None, 1.0), WaitingPod("elsewhere", "w", "quota", None, 1.0))
     quota = '{"gpus": 4, "migSlices": 14, "shareMemory": "160Gi"}'
     found = teams(
         cluster(namespace("default", quota), namespace("idle", '{"gpus": 8}'), namespace("none"), waiting=waits),

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.objects import ObjectMeta, OwnerReference, Pod
-from dracaena.api.reasons import with_help
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.allocation.explanation import Reason, Reasons, Unsatisfied
+from dracaena.controller.views.names import MOST_LETTERS
 from dracaena.controller.views.snapshot import WaitingPod
-from dracaena.controller.views.waiting import MOST_GROUPS, MOST_PODS, asked_for, waiting
+from dracaena.controller.views.waiting import MOST_GROUPS, MOST_OBSTACLES, MOST_PODS, asked_for, waiting
 from dracaena.controller.views.workloads import Workload, workload_of
 from support.allocation import claim, pod, request
 
@@ -25,8 +26,12 @@ def owned(name: str, kind: str, owner: str, labels: dict[str, str] | None = None
     return msgspec.structs.replace(pod(name, "c"), metadata=meta)
 
 
-def waits(name: str, since_s: float, namespace: str = "team", reason: str = "no-node", why: str = "w") -> WaitingPod:
-    return WaitingPod(namespace, name, reason, why, since_s)
+def waits(name: str, since_s: float, namespace: str = "team", reason: str = "no-node") -> WaitingPod:
+    return WaitingPod(namespace, name, reason, Reasons("w"), since_s)
+
+
+def wait(name: str, since_s: float, why: Reasons | None) -> WaitingPod:
+    return WaitingPod("team", name, "no-node", why, since_s)
 
 
 def everything(_namespace: str) -> bool:
@@ -57,15 +62,43 @@ def test_the_pods_of_one_deployment_that_wait_for_one_reason_are_one_row() -> No
 
 def test_the_reason_for_people_is_the_first_that_is_worked_out() -> None:
     known = [owned(name, "Job", "sweep") for name in ("a", "b")]
-    (group,) = grouped([waits("a", 1.0, why=""), waits("b", 2.0, why="0/3 nodes fit")], known)["groups"]
+    (group,) = grouped([wait("a", 1.0, None), wait("b", 2.0, Reasons("0/3 nodes fit"))], known)["groups"]
     assert (group["why"], group["kind"], group["name"]) == ("0/3 nodes fit", "Job", "sweep")
 
 
-def test_what_would_help_stands_by_itself() -> None:
-    remedies = ["wait until pods leave node a, which can serve it then", "uncordon node b"]
-    text = with_help("0/3 nodes fit: 1 cordoned (b); 2 without a free GPU (a, c)", remedies)
-    (group,) = grouped([waits("a", 1.0, why=text)], [owned("a", "Job", "sweep")])["groups"]
-    assert (group["why"], group["help"]) == ("0/3 nodes fit: 1 cordoned (b); 2 without a free GPU (a, c)", remedies)
+def test_why_a_pod_waits_is_a_text_and_the_same_as_values() -> None:
+    remedies = ("wait until pods leave node a, which can serve it then", "uncordon node b")
+    busy, cordoned = (
+        Reason("without a free GPU", 2, nodes=("a", "c")),
+        Reason("cordoned", 1, nodes=("b",), lasting=True),
+    )
+    why = Unsatisfied(3, (busy, cordoned), "no node has 9 GPUs", ("no GPU has the attribute x",), ("a note",))
+    (group,) = grouped([wait("a", 1.0, Reasons(why, remedies))], [owned("a", "Job", "sweep")])["groups"]
+    assert group["why"] == (
+        "0/3 nodes fit: no node has 9 GPUs; 2 without a free GPU (a, c); 1 cordoned (b); no GPU has the attribute x;"
+        " a note"
+    )
+    assert group["help"] == [*remedies]
+    assert (group["nodes"], group["moreObstacles"]) == (3, 0)
+    assert group["obstacles"] == [
+        {"text": "without a free GPU", "nodes": 2, "lasting": False, "examples": ["a", "c"]},
+        {"text": "cordoned", "nodes": 1, "lasting": True, "examples": ["b"]},
+    ]
+    assert group["remarks"] == ["no node has 9 GPUs", "no GPU has the attribute x", "a note"]
+
+
+def test_values_are_cut_and_stay_on_their_line() -> None:
+    reasons = tuple(Reason(f"with taint {nth}\n", 1, nodes=("n",)) for nth in range(MOST_OBSTACLES + 5))
+    (group,) = grouped([wait("a", 1.0, Reasons(Unsatisfied(25, reasons)))])["groups"]
+    assert (len(group["obstacles"]), group["moreObstacles"]) == (MOST_OBSTACLES, 5)
+    assert group["obstacles"][0]["text"] == "with taint 0\N{REPLACEMENT CHARACTER}"
+    assert len(group["why"]) <= MOST_LETTERS
+
+
+def test_a_reason_that_is_not_about_nodes_has_no_obstacles() -> None:
+    (group,) = grouped([wait("a", 1.0, Reasons("claim team/c does not exist: create it"))])["groups"]
+    assert (group["why"], group["obstacles"]) == ("claim team/c does not exist: create it", [])
+    assert (group["nodes"], group["remarks"]) == (0, [])
 
 
 def test_pods_that_may_not_be_named_are_counted_and_lists_are_cut() -> None:
