@@ -37,6 +37,8 @@ REQUEST_S: Final = 0.01
 """The tenant sends 100 requests a second."""
 TENANT: Final = "tenant"
 WATCHES: Final = "watches"
+ASKED: Final = 3
+"""Pods about which somebody asks each second why they wait."""
 OURS: Final = str(Path(dracaena.controller.__file__).parents[1])
 
 
@@ -83,6 +85,7 @@ class HostileWorld(Bench):
         """Names of pods that were handed out as pods of a claim."""
         self.claims_made_again = 0
         self.rng, self.crowd, self._number = random.Random(seed), pods, 0
+        self._asked = random.Random(seed)
         self.published: dict[str, Any] = {}
         """What a node's token, or a tenant, has now of what is neither a pod nor a claim, by name."""
         for kind in ("small", "large"):
@@ -112,6 +115,7 @@ class HostileWorld(Bench):
                     patterns[pattern](self)
             elif honest is None and now_s >= next_honest_s:
                 next_honest_s, honest = next_honest_s + 1.0, self._ask(now_s)
+                self._look_why_some_wait()
             elif not self.work_once():
                 self.clock.advance(0.001)
             if honest is not None and self.api.claims[honest[0]].status.allocation is not None:
@@ -198,6 +202,14 @@ class HostileWorld(Bench):
         for item in (claim(f"h{self._number}", request()), pod(f"h{self._number}", f"h{self._number}")):
             self.add(msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, **metadata)))
         return key, now_s
+
+    def _look_why_some_wait(self) -> None:
+        """Ask as people may at any time: whatever they are told is judged (support.reasons), and counts as no work."""
+        known = self.waiting._by_key
+        for key in self._asked.sample(sorted(known), min(ASKED, len(known))):
+            why = known[key].why
+            if callable(why):
+                why()
 
     def _leave(self, key: str) -> None:
         self.remove_pod(key)

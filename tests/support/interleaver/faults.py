@@ -18,6 +18,7 @@ from dracaena.api.packed import unpacked
 from dracaena.api.resource_objects import Device, ResourceClaim
 from dracaena.controller import program, reconciler
 from dracaena.controller.allocation.state import partition_kinds
+from dracaena.controller.allocation.walk.lasting import LastingLacks
 from dracaena.controller.cache import claims
 from dracaena.controller.lifecycle import claim_record, proof, tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
@@ -340,6 +341,13 @@ def overlaps_parts() -> Iterator[None]:
 def wakes_nobody_for_other_devices() -> Iterator[None]:
     """Who waits for another driver's devices is told of none that come."""
     with mock.patch.object(Decisions, "other_devices_changed"):
+        yield
+
+
+@contextmanager
+def calls_missing_what_is_in_use() -> Iterator[None]:
+    """A node whose GPUs are in use is said to have fewer than it has."""
+    with mock.patch.object(LastingLacks, "_not_now", lambda self, name, _: f"with fewer than {self.gpus(name)} GPUs"):
         yield
 
 

@@ -39,6 +39,7 @@ from support.interleaver.server import AROUND
 from support.interleaver.strands import Strand
 from support.interleaver.watching import SteppedReflector, reflector
 from support.queues import take_ready
+from support.reasons.recording import untrue_reasons
 
 if TYPE_CHECKING:
     from support.interleaver.world import World
@@ -197,6 +198,8 @@ class Process:
         self.strands: dict[str, Strand] = {}
         self.checked: dict[str, ClaimRecord] = {}
         """The records as they were when they were last found right (checks)."""
+        self.right: tuple[bool, Sequence[ClaimRecord]] | None = None
+        """What was found right by the last check: whether no worker works, and all records."""
         self.known_when_free: dict[str, frozenset[str]] = {}
         """Claim → UIDs of the pods that were known when it was shown that it lost its allocation, or from which on this
         process leads."""
@@ -346,16 +349,28 @@ class Process:
 
 
 class _Quiet:
-    """Takes the place of Events and of waiting pods: what is told to users changes nothing here."""
+    """Takes the place of Events: what is told to users changes nothing here."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class _Curious(_Quiet):
+    """Takes the place of waiting pods: works out each reason at once, for tests judge what comes out
+    (support.reasons)."""
 
     def waited_s(self, _: object) -> float:
         """Return how long a pod has waited for what is missing: it was always just created."""
         return 0.0
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **__: None
+    def report(self, pod: Pod, reason: str, why: str | Callable[[], str | None], **_: object) -> None:
+        """Take note of why a pod waits. Raises AssertionError where that is untrue."""
+        if callable(why):
+            with untrue_reasons() as untrue:
+                why()
+            assert not untrue, f"{pod.key} is told what is untrue: {untrue[0]}"
 
 
 class _Log:
@@ -394,7 +409,7 @@ _PATCHES: Final[Sequence[tuple[ModuleType, str, object]]] = (
     (inventory, "read_pool", _read_pool),
     (watches, "Reflector", reflector),
     (wiring, "EventRecorder", _Quiet),
-    (wiring, "WaitingPods", _Quiet),
+    (wiring, "WaitingPods", _Curious),
     (wiring, "build_leadership", lambda settings, given, **_: given.client.process),
     (program, "freeze_what_stays", lambda: None),
     (group_turns, "GIVE_UP_S", GIVE_UP_S),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -60,13 +60,13 @@ def draw(
     """Draw one schedule; return it when it breaks a rule."""
     rng = random.Random(seed)
     scenario = make(rng)
-    mood = {kind: rng.choice(MOODS) for kind in KINDS}
+    factors = _Factors({kind: rng.choice(MOODS) for kind in KINDS})
     world = World(scenario, controller_type)
     taken: list[str] = []
     try:
         for _ in range(STEPS):
-            found = list(world.steps())
-            weights = [weight * mood[kind_of(name)] for weight, name in found]
+            found = world.steps()
+            weights = [weight * factors[name] for weight, name in found]
             step = rng.choices(found, weights)[0][1]
             taken.append(step)
             world.take(step)
@@ -77,6 +77,16 @@ def draw(
     finally:
         end(world)
     return None
+
+
+class _Factors(dict[str, float]):
+    """Step → how much more or less often it is taken, worked out once for each."""
+
+    def __init__(self, mood: Mapping[str, float]) -> None:
+        self._mood = mood
+
+    def __missing__(self, step: str) -> float:
+        return self.setdefault(step, self._mood[kind_of(step)])
 
 
 @cache

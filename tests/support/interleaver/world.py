@@ -119,6 +119,7 @@ class World:
         """(claim UID, allocationTimestamp) → UIDs of the pods that the writer knew when the claim became free."""
         self.said: list[str] = []
         self.checked: Checked | None = None
+        self._users_steps: tuple[object, Sequence[Candidate]] = None, ()
         self._made = 0
         self._generated: Counter[str] = Counter()
         self._controller_type = controller_type
@@ -134,23 +135,18 @@ class World:
 
     # What can happen
 
-    def steps(self) -> Iterator[Candidate]:
-        """Yield the steps that can be taken now, each with a weight."""
-        yield from self._users()
-        yield from self._others()
-        yield from self.around.steps()
+    def steps(self) -> list[Candidate]:
+        """Return the steps that can be taken now, each with a weight."""
+        found = [*self._users(), *self._others(), *self.around.steps()]
         for process in self.processes.values():
             if process is not None:
-                yield from self._of(process)
-        for name, process in self.processes.items():
-            if process is None:
-                yield 1.5, f"{name} is started again"
+                self._add_steps_of(process, found)
+        found += ((1.5, f"{name} is started again") for name, process in self.processes.items() if process is None)
         if self.late:
-            yield 0.8, "a late write lands"
+            found.append((0.8, "a late write lands"))
         longest_s = self.longest_leap_s()
-        for weight, leap_s, step in LEAPS:
-            if leap_s <= longest_s:
-                yield weight, step
+        found += ((weight, step) for weight, leap_s, step in LEAPS if leap_s <= longest_s)
+        return found
 
     def longest_leap_s(self) -> float:
         """Return how much time may pass: no bind takes longer than any does."""
@@ -158,7 +154,15 @@ class World:
         began_s = min((self.scheduler.since_s[key] for key in under_way), default=self.server.now_s)
         return began_s + LONGEST_BIND_S - self.server.now_s
 
-    def _users(self) -> Iterator[Candidate]:
+    def _users(self) -> Sequence[Candidate]:
+        """Return what users can do, which only changes with what the server has, and with whom kube-scheduler refuses.
+        Nearly half of all steps change neither."""
+        state = self.server.version, frozenset(self.unfit)
+        if self._users_steps[0] != state:
+            self._users_steps = state, tuple(self._steps_of_users())
+        return self._users_steps[1]
+
+    def _steps_of_users(self) -> Iterator[Candidate]:
         for name in self.scenario.claims:
             if name not in self.scenario.generated:
                 stored = self.server.claims.get(self.scenario.key(name))
@@ -223,40 +227,43 @@ class World:
             if key in wanted.claims:
                 yield 1.0, f"controller-manager looks at claim {key.partition('/')[2]}"
 
-    def _of(self, process: Process) -> Iterator[Candidate]:
-        name = process.name
+    def _add_steps_of(self, process: Process, found: list[Candidate]) -> None:
+        name, strands, is_open = process.name, process.strands, process.controller.parts.work.is_open
         for cache in process.caches.values():
+            is_behind = cache.is_behind
+            if not (is_behind or strands):
+                continue
             listing = f"list {cache.resource}"
-            if listing in process.strands:
-                yield 3.0, f"{name} goes on with {listing}"
-            elif cache.is_behind:
-                yield 3.0, f"{name} sees {cache.resource}"
-                yield 0.15, f"{name} has to {listing}"
+            if listing in strands:
+                found.append((3.0, f"{name} goes on with {listing}"))
+            elif is_behind:
+                found.append((3.0, f"{name} sees {cache.resource}"))
+                found.append((0.15, f"{name} has to {listing}"))
         if self.may_begin(process):
-            yield 3.0, f"{name} begins to lead"
-        if "start" in process.strands:
-            yield 3.0, f"{name} goes on with start"
-        for worker in (*WORKERS, GATE):
-            strand = process.strands.get(worker)
+            found.append((3.0, f"{name} begins to lead"))
+        if "start" in strands:
+            found.append((3.0, f"{name} goes on with start"))
+        for worker in (*WORKERS, GATE) if is_open or strands else ():
+            strand = strands.get(worker)
             if strand is None:
-                if self._has_work_for(process, worker):
-                    yield 3.0, f"{name} {worker} takes work"
+                if is_open and self._has_work_for(process, worker):
+                    found.append((3.0, f"{name} {worker} takes work"))
                 continue
             call = strand.waits_for
-            yield 3.0, f"{name} {worker} goes on"
+            found.append((3.0, f"{name} {worker} goes on"))
             if isinstance(call, Call) and not call.is_sent:
-                yield 0.1, f"{name} {worker} gets 429"
-                yield 0.1, f"{name} {worker} gets no answer, and nothing arrives"
+                found.append((0.1, f"{name} {worker} gets 429"))
+                found.append((0.1, f"{name} {worker} gets no answer, and nothing arrives"))
                 if call.is_write:
-                    yield 0.25, f"{name} {worker} gets no answer, and it is done"
-                    yield 0.5, f"{name} {worker} gets no answer, and it may be done later"
-        if self.scenario.groups and process.controller.parts.work.is_open:
-            yield 1.0, f"{name} reviews groups"
-        yield 0.06, f"{name} crashes"
+                    found.append((0.25, f"{name} {worker} gets no answer, and it is done"))
+                    found.append((0.5, f"{name} {worker} gets no answer, and it may be done later"))
+        if is_open and self.scenario.groups:
+            found.append((1.0, f"{name} reviews groups"))
+        found.append((0.06, f"{name} crashes"))
         if process.leads:
-            yield 0.04, f"{name} loses its lease"
-        yield 0.04, f"{name} sets its time of day forward"
-        yield 0.04, f"{name} sets its time of day back"
+            found.append((0.04, f"{name} loses its lease"))
+        found.append((0.04, f"{name} sets its time of day forward"))
+        found.append((0.04, f"{name} sets its time of day back"))
 
     def _has_work_for(self, process: Process, worker: str) -> bool:
         if not process.controller.parts.work.is_open:

@@ -384,10 +384,10 @@ def _port(node: Node, found: re.Match[str]) -> bool:
 # Whole GPUs
 
 
-@_means(r"with fewer than (?P<n>\d+) GPUs(?P<besides> besides those that the pod has)?")
+@_means(r"with(out a| fewer than (?P<n>\d+)) GPUs?(?P<besides> besides those that the pod has)?")
 def _few(node: Node, found: re.Match[str]) -> bool:
     own = [one for one in node.offered() if found["besides"] and node.is_own(one)]
-    return len(node.offered()) - len(own) < _number(found)
+    return len(node.offered()) - len(own) < int(found["n"] or 1)
 
 
 @_means(r"with (?P<n>\d+) or more GPUs, fewer than \d+ of them (?P<what>free|free and untainted|without taints .*)")
