@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from dracaena.api.topology_levels import DEFAULT_LEVELS, NO_LEVELS, TopologyLeve
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Reasons, Unsatisfied, ended
+from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -101,7 +102,8 @@ class Simulation:
             levels=DEFAULT_LEVELS,
         )
         self._quotas = Quotas(self.inventory)
-        self._trials = RemedyTrials(self._allocator, self.inventory, self._quotas, lambda _holder: ())
+        self._pods_with: defaultdict[str | None, set[str]] = defaultdict(set)  # claim → the placed pods that name it
+        self._trials = RemedyTrials(self._allocator, self.inventory, self._quotas, self._pods_with.__getitem__)
         for namespace in namespaces:
             self._quotas.change(namespace.key, namespace.metadata.annotations.get(quota_annotation(driver)))
         self._allocator.reprice(self.inventory, SizeDemand().shares(self.inventory.holdings.by_size, now_s=0.0))
@@ -132,6 +134,8 @@ class Simulation:
 
     def _place(self, pod: Pod, node: str) -> None:
         self.inventory.place(pod, node)
+        for claim in pod_claims(pod):
+            self._pods_with[claim.key].add(pod_name(pod))
 
     def _of_nobody(self, claim: ResourceClaim) -> Iterator[Outcome]:
         if claim.status.allocation is not None:

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dracaena.api.objects import Namespace, ObjectMeta, Taint
+from dracaena.api.objects import Namespace, NodeStatus, ObjectMeta, Pod, Taint
 from dracaena.api.resource_objects import (
     DeviceTaintRule,
     DeviceTaintRuleSpec,
@@ -17,7 +17,19 @@ from dracaena.api.resource_objects import (
     ResourceSlice,
 )
 from dracaena.controller.simulation import Outcome, Simulation
-from support.allocation import DRIVER, blocks, claim, device_class, device_name, machine, node, pool_slice, request
+from support.allocation import (
+    DRIVER,
+    blocks,
+    claim,
+    device_class,
+    device_name,
+    holding,
+    machine,
+    node,
+    pod,
+    pool_slice,
+    request,
+)
 
 TOPOLOGY = blocks(2, 2, inside="NV2", outside="SYS")
 MACHINES = {name: machine(name, TOPOLOGY) for name in ("n1", "n2")}
@@ -94,3 +106,28 @@ def test_pods_beyond_the_quota_of_their_namespace_learn_the_numbers() -> None:
     outcomes = {each.claim: each for each in simulation.outcomes(())}
     assert [len(each.devices) for each in outcomes.values()] == [2, 0, 1]
     assert outcomes["default/second"].reason == "namespace default may have 3 GPUs, holds 2, the pod wants 2"
+
+
+def test_to_wait_helps_where_pods_with_gpus_have_the_cpu_too() -> None:
+    def wants(name: str, cpu: int, *claims: str) -> Pod:
+        return pod(name, *claims, containers=[{"name": "main", "resources": {"requests": {"cpu": str(cpu)}}}])
+
+    there = node("n1")
+    there = msgspec.structs.replace(there, status=NodeStatus(allocatable={"cpu": "8", "pods": "10"}))
+    has = holding(claim("has"), "n1", DEVICES[0])
+    runs = wants("runs", 6, "has")
+    runs = msgspec.structs.replace(runs, spec=msgspec.structs.replace(runs.spec, node_name="n1"))
+    runs = msgspec.structs.replace(runs, status=msgspec.structs.replace(runs.status, phase="Running"))
+    simulation = Simulation(
+        DRIVER,
+        nodes=[there],
+        slices=[pool_slice("n1", MACHINES["n1"])],
+        classes=[device_class()],
+        claims=[has, claim("waits"), claim("never")],
+    )
+    outcomes = {
+        each.claim: each for each in simulation.outcomes([runs, wants("w", 4, "waits"), wants("n", 9, "never")])
+    }
+    assert outcomes["default/waits"].reason == "0/1 nodes fit: 1 with too little free cpu (n1)"
+    assert outcomes["default/waits"].remedies == ("wait until pods leave node n1, which can serve it then",)
+    assert outcomes["default/never"].remedies == (), "no node has that much"
