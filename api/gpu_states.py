@@ -20,6 +20,7 @@ from dracaena.api.confidential import cc_mode_label
 from dracaena.api.device_taints import in_words, keeping_off
 from dracaena.api.holders import Held, Holder, shares_of
 from dracaena.api.mig import slices_in
+from dracaena.api.mig_geometry import COMPUTE_SLICES, MEMORY_SLICE
 from dracaena.api.names import mig_layout_key, taint_key, vgpu_layout_key
 from dracaena.api.objects import Node, Taint
 from dracaena.api.passthrough import pci_bus_id_in
@@ -55,6 +56,12 @@ STATES: Final[Mapping[str, str]] = {
     "unpublished": NOT_PUBLISHED,
 }
 """Name of a state in JSON and metrics → its signs. Each sign is of one state."""
+
+OF_NOBODY: Final = "MIG instances that no claim made have it"
+"""Why nothing more of a GPU is given."""
+
+MOST_PLACES: Final = 32
+"""Memory slices of a GPU that are looked at; the largest has 8."""
 
 _MIB: Final = 1 << 20
 
@@ -252,6 +259,8 @@ class PoolGpus:
     """MIG device, vGPU or part → why no pod without tolerations gets it."""
     handed: Mapping[str, str]
     """Device for virtual machines → the device of `gpus` that is the same GPU."""
+    of_nobody: Mapping[str, _Part]
+    """UUID of a GPU that is cut on demand → what MIG instances that no claim made have of it, if they have any."""
 
 
 def pool_gpus(driver: str, pages: Sequence[ResourceSlice], node: Node | None) -> PoolGpus:
@@ -264,6 +273,7 @@ def pool_gpus(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
     slices: dict[str, int] = {}
     why_not: dict[str, str] = {}
     divided: dict[tuple[str, str], list[Device]] = {}
+    parents: dict[str, str] = {}
     handed = handed_devices(current)
     for device in (device for page in current for device in page.spec.devices if device.name not in handed):
         kind = _text(device, table.TYPE)
@@ -285,6 +295,7 @@ def pool_gpus(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
         else:
             places = ((1 << (_number(device, table.PLACEMENT_SIZE) or 0)) - 1) << start
             parts.setdefault(parent, []).append(_Part(device.name, places, slices[device.name]))
+            parents |= {one.counter_set: parent for one in device.consumes_counters}
             cut.setdefault(parent, []).append(device)
     whole = {gpu.uuid for gpu in gpus}
     divided |= {("parts", parent): devices for parent, devices in cut.items() if parent not in whole}
@@ -296,7 +307,25 @@ def pool_gpus(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
         slices,
         why_not,
         handed,
+        dict(_of_nobody(current, {name: (parent, parts[parent]) for name, parent in parents.items()})),
     )
+
+
+def _of_nobody(
+    current: Sequence[ResourceSlice], cut: Mapping[str, tuple[str, Sequence[_Part]]]
+) -> Iterator[tuple[str, _Part]]:
+    """Yield the UUIDs of GPUs with what their counters lack: the plugin deducts from them what MIG instances have that
+    no claim made. `cut`: name of a counter set → the UUID of its GPU, and what that is cut into."""
+    for one in (one for page in current for one in page.spec.shared_counters if one.name in cut):
+        parent, parts = cut[one.name]
+        gone = {name.removeprefix(MEMORY_SLICE) for name, counter in one.counters.items() if counter.value == "0"}
+        places = sum(1 << place for place in range(MOST_PLACES) if str(place) in gone)
+        left = {name: counter.value for name, counter in one.counters.items()}
+        slices = (
+            max(part.slices for part in parts) - whole_amount(left, COMPUTE_SLICES) if COMPUTE_SLICES in left else 0
+        )
+        if places or slices > 0:
+            yield parent, _Part("", places, slices)
 
 
 def gpu_states(pool: PoolGpus, held: Held) -> tuple[GpuState, ...]:
@@ -322,26 +351,30 @@ def _whole(pool: PoolGpus, gpu: PublishedGpu, held: Held, twins: Iterable[str]) 
     cut = [part for part in pool.parts.get(gpu.uuid, ()) if (pool.pool, part.name) in held]
     names = (gpu.name, *twins, *(part.name for part in cut))
     holders = tuple(holder for name in names for holder in held.get((pool.pool, name), ()))
-    parts = _cut(pool, gpu.uuid, cut) if cut else _shared(gpu, holders) if gpu.capacity else None
+    is_cut = cut or (gpu.uuid in pool.of_nobody and not holders)
+    parts = _cut(pool, gpu.uuid, cut) if is_cut else _shared(gpu, holders) if gpu.capacity else None
     if gpu.fault:
         sign = FAILED_HELD if holders else FAILED
     elif parts is not None:
-        sign = PARTS if parts.free else FULL
+        sign = PARTS if parts.free else FULL if holders else CLOSED
     elif holders:
         sign = TAKEN
     else:
         sign = CLOSED if gpu.why else VIRTUAL if gpu.is_virtual else FREE
-    return GpuState(sign, gpu.name, gpu.uuid, holders, gpu.why, gpu.taints, gpu.fault, gpu.told, parts)
+    why = gpu.why or (OF_NOBODY if sign == CLOSED else "")
+    return GpuState(sign, gpu.name, gpu.uuid, holders, why, gpu.taints, gpu.fault, gpu.told, parts)
 
 
 def _cut(pool: PoolGpus, uuid: str, cut: Sequence[_Part]) -> Parts:
-    """Return what is left of a GPU that is cut on demand: nothing if no part fits beside those that claims have."""
+    """Return what is left of a GPU that is cut on demand: nothing if no part fits beside what claims and others have,
+    which counts as one part more."""
     every = pool.parts[uuid]
+    there = [*cut, *([pool.of_nobody[uuid]] if uuid in pool.of_nobody else [])]
     total = max(part.slices for part in every)
-    left = max(total - sum(part.slices for part in cut), 0)
-    taken = reduce(or_, (part.places for part in cut), 0)
+    left = max(total - sum(part.slices for part in there), 0)
+    taken = reduce(or_, (part.places for part in there), 0)
     fits = any(part.slices <= left and not part.places & taken and part.name not in pool.why_not for part in every)
-    return Parts("parts", len(cut), left if fits else 0, total, "slices")
+    return Parts("parts", len(there), left if fits else 0, total, "slices")
 
 
 def _shared(gpu: PublishedGpu, holders: Sequence[Holder]) -> Parts | None:
@@ -359,7 +392,8 @@ def _of_divided(pool: PoolGpus, gpu: Divided, held: Held) -> GpuState:
         parts = _cut(pool, gpu.parent, [part for part in pool.parts[gpu.parent] if (pool.pool, part.name) in held])
     else:
         parts = _made(pool, gpu, held)
-    why = "" if parts.free else next((pool.why_not[one] for one in gpu.devices if one in pool.why_not), "")
+    of_nobody = OF_NOBODY if gpu.parent in pool.of_nobody and not holders else ""
+    why = "" if parts.free else next((pool.why_not[one] for one in gpu.devices if one in pool.why_not), of_nobody)
     failed = FAILED_HELD if holders else FAILED
     sign = failed if gpu.fault else PARTS if parts.free else FULL if holders else CLOSED
     return GpuState(sign, "", gpu.parent, holders, why, gpu.taints, gpu.fault, gpu.told, parts)

@@ -23,7 +23,7 @@ from dracaena.api.resource_objects import (
 )
 from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pool_slice
 from support.mig_nodes import mig_slices, part_name
-from support.mig_tables import A30, A100, MigPart, is_legal, possible
+from support.mig_tables import A30, A100, MigPart, Product, is_legal, possible
 from support.passthrough import NO_GPUS, on_demand, on_demand_slices, passthrough_gpu, with_passthrough
 from support.shares import holding_share, in_shares
 
@@ -130,7 +130,8 @@ class BoughtGpus:
         made = machine("two", blocks(2, inside="NV12", outside="SYS"))
         product = self.rng.choice((A100, A30))
         foreign, means = self._taints(2)
-        pages = mig_slices(name, made, [product, product])
+        others = {ordinal: self._legal(product, self.rng.choice((0, 0, 0, 1, 2, 7)), []) for ordinal in range(2)}
+        pages = mig_slices(name, made, [product, product], foreign=others)
         without = {ordinal for ordinal in range(2) if self.rng.random() < 0.15}
         uuids = {made.gpus[ordinal].uuid: ordinal for ordinal in range(2)}
 
@@ -142,17 +143,23 @@ class BoughtGpus:
         wholes = {device_name(made, ordinal) for ordinal in without}
         self.slices += [with_devices(pages[0], [one for one in devices if one.name not in wholes]), *pages[1:]]
         for ordinal, mean in enumerate(means):
-            parts: list[MigPart] = []
-            for _ in range(self.rng.choice((0, 0, 1, 2, 7, 40))):
-                one = self.rng.choice(product.parts())
-                if one not in parts and is_legal(product, [*parts, one]):
-                    parts.append(one)
-                    self._hold(name, part_name(made, ordinal, one))
+            parts = self._legal(product, self.rng.choice((0, 0, 1, 2, 7, 40)), others[ordinal])
+            for one in parts:
+                self._hold(name, part_name(made, ordinal, one))
             given = is_open and not mean
-            has_room = given and bool(possible(product, frozenset(parts)))
-            whole = "free" if given and ordinal not in without else "partial" if given else "closed"
-            held = "partial" if has_room else "used"
-            counts["failed" if mean == "failed" else held if parts else whole] += 1
+            has_room = given and bool(possible(product, frozenset((*parts, *others[ordinal]))))
+            whole = "free" if given and ordinal not in without and not others[ordinal] else ""
+            left = "partial" if has_room else "used" if parts else "closed"
+            counts["failed" if mean == "failed" else left if parts else whole or left] += 1
+
+    def _legal(self, product: Product, tries: int, beside: Sequence[MigPart]) -> list[MigPart]:
+        """Draw parts that can lie beside each other and beside others."""
+        parts: list[MigPart] = []
+        for _ in range(tries):
+            one = self.rng.choice(product.parts())
+            if one not in (*parts, *beside) and is_legal(product, [*parts, *beside, one]):
+                parts.append(one)
+        return parts
 
     def _divided(self, name: str, counts: Counter[str], is_open: bool) -> None:
         """One GPU that an admin divided in two, of which only the MIG devices are published, beside three others."""

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api import gpu_states
-from dracaena.api.gpu_states import FREE, FULL, PARTS, STATES, GpuState, Parts, gpu_sums, sums_in_words
+from dracaena.api.gpu_states import (
+    FREE,
+    FULL,
+    OF_NOBODY,
+    PARTS,
+    STATES,
+    GpuState,
+    Parts,
+    gpu_sums,
+    state_in_words,
+    sums_in_words,
+)
 from dracaena.api.node_status import node_document, node_statuses
 from dracaena.cli import status
 from dracaena.controller.metrics import ControllerMetrics
@@ -17,25 +28,27 @@ from dracaena.controller.page.gpu_counts import GpuCounts
 from dracaena.controller.page.snapshots import LatestSnapshot
 from dracaena.controller.views.snapshot import SnapshotMaker, Watched
 from dracaena.controller.views.summary import summary
-from support.allocation import DRIVER
+from support.allocation import DRIVER, blocks, claim, holding, machine, node
 from support.bought_gpus import BoughtGpus, bought_gpus
 from support.clock import FakeClock
+from support.mig_nodes import mig_slices, part_name
+from support.mig_tables import A100
 from support.seeds import sampled
 
 
 def counts_of_status(cluster: BoughtGpus) -> Mapping[str, int]:
     shown = node_statuses(DRIVER, cluster.nodes, cluster.slices, cluster.claims, cluster.rules)
     counted = status._summary(shown)
-    each = Counter(gpu["state"] for node in shown for gpu in node_document(node)["gpus"])
+    each = Counter(gpu["state"] for one in shown for gpu in node_document(one)["gpus"])
     assert {name: counted[name] for name in STATES} == {name: each[name] for name in STATES}
-    words = sums_in_words([gpu for node in shown for gpu in node.states])
+    words = sums_in_words([gpu for one in shown for gpu in one.states])
     assert words.startswith(f"{counted['gpus']} GPU{'' if counted['gpus'] == 1 else 's'}: {counted['free']} free")
     assert words in status._total(shown)
-    for node in shown:
-        assert node_document(node)["counts"] == {
-            "gpus": cluster.by_node[node.name].total(),
-            **{name: cluster.by_node[node.name][name] for name in STATES},
-        }, node.name
+    for one in shown:
+        assert node_document(one)["counts"] == {
+            "gpus": cluster.by_node[one.name].total(),
+            **{name: cluster.by_node[one.name][name] for name in STATES},
+        }, one.name
     return {name: counted[name] for name in STATES}
 
 
@@ -86,6 +99,7 @@ def test_status_page_and_metric_count_what_is_there(seed: int) -> None:
         ("_NO_FAULT", frozenset()),
         ("shares_of", lambda _holders, _capacity: ()),
         ("handed_devices", lambda _pages: {}),
+        ("_of_nobody", lambda _pages, _cut: iter(())),
         ("reduce", lambda _or, _places, none: none),
         ("PARTS", FREE),
         ("VIRTUAL", FREE),
@@ -122,3 +136,25 @@ def test_what_is_left_of_gpus_in_parts_is_added_up_by_kind() -> None:
         "5 GPUs: 0 free, 2 partly free (2 parts, 3 of 7 slices free, 1 share, 60 of 80 GiB free), 1 used, "
         "2 failed (2 × xid=79)"
     )
+
+
+@pytest.mark.parametrize(
+    ("others", "claims", "words"),
+    [
+        (("3g.40gb", 0), (), "cut into 1 part, 4 of 7 slices free"),
+        (("3g.40gb", 4), (("4g.40gb", 0),), "cut into 2 parts, 0 of 7 slices free"),
+        (("7g.80gb", 0), (), f"cut into 1 part, 0 of 7 slices free; closed to pods: {OF_NOBODY}"),
+    ],
+)
+def test_mig_instances_that_no_claim_made_leave_a_gpu_not_free(
+    others: tuple[str, int], claims: Sequence[tuple[str, int]], words: str
+) -> None:
+    made = machine("two", blocks(2, inside="NV12", outside="SYS"))
+    at = {(one.profile, one.start): one for one in A100.parts()}
+    pages = mig_slices("n", made, [A100, A100], foreign={1: [at[others]]})
+    held = [holding(claim("c"), "n", part_name(made, 1, at[one])) for one in claims]
+    (shown,) = node_statuses(DRIVER, [node("n")], pages, held, [])
+    first, second = shown.states
+    assert (first.name, state_in_words(first)) == ("free", "free")
+    assert second.name != "free"
+    assert state_in_words(second).startswith(words)
