@@ -84,6 +84,11 @@ def quota_annotation(driver: str) -> str:
     return f"{driver}/quota"
 
 
+def topology_levels_annotation(driver: str) -> str:
+    """Annotation of the controller's Deployment: its setting `topology-levels`, if it has one, as JSON."""
+    return f"{driver}/topology-levels"
+
+
 def rewrite_label(driver: str) -> str:
     """Namespace label: with `true`, pods that ask for extended resources get claims from templates that the controller
     makes. On a pod `false` opts out."""

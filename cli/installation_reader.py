@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.cli.installation.control_plane import ADMISSION, DRA, NEEDED, RIGHTS
-from dracaena.cli.installation.snapshot import Document, Listing, Right, Snapshot
+from dracaena.cli.installation.programs import CONTROLLER
+from dracaena.cli.installation.snapshot import COMPONENT, Document, Listing, Right, Snapshot, labels
 from dracaena.cli.leader import why_no_leader
 
 if TYPE_CHECKING:
@@ -77,6 +78,13 @@ def read_installation(client: KubeClient, driver: str, now: datetime) -> Snapsho
         no_leader="" if kinds["leases"].why_unread else why_no_leader(client, driver, now) or "",
         rights={right: _may(client, right) for right in sorted({one for needed in RIGHTS.values() for one in needed})},
     )
+
+
+def controller_deployments(client: KubeClient, driver: str) -> tuple[Document, ...]:
+    """Return the Deployments of controllers in all namespaces; none if they may not be read."""
+    root, query = READS["deployments"]
+    found = _listing(client, f"{root}/deployments", query, driver)
+    return tuple(one for one in found.objects if labels(one).get(COMPONENT) == CONTROLLER)
 
 
 def _listing(client: KubeClient, path: str, query: Mapping[str, str], driver: str) -> Listing:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.errors import BadInputError
+from dracaena.api.topology_levels import DEFAULT_LEVELS, TopologyLevels
 from dracaena.cli.columns import aligned, print_lines
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect
@@ -86,13 +87,17 @@ class Wanted:
     nodes: Sequence[str]
     """Empty: all."""
     as_json: bool = False
+    levels: TopologyLevels = DEFAULT_LEVELS
+    """What nodes are in."""
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.node_events import node_events
 
     client = connect(arguments)
-    wanted = Wanted(arguments.driver_name, tuple(dict.fromkeys(arguments.nodes)), arguments.output == "json")
+    driver = arguments.driver_name
+    nodes = tuple(dict.fromkeys(arguments.nodes))
+    wanted = Wanted(driver, nodes, arguments.output == "json", _levels(client, driver))
     read = _read(client, wanted)
     if arguments.watch:
         from dracaena.cli.status_watch import follow
@@ -117,6 +122,17 @@ def _read(client: KubeClient, wanted: Wanted) -> StatusObjects:
     )
 
 
+def _levels(client: KubeClient, driver: str) -> TopologyLevels:
+    """Return the levels that the controller has; the default if they cannot be read."""
+    from dracaena.cli.installation.levels import levels_of
+    from dracaena.cli.installation_reader import controller_deployments
+
+    try:
+        return levels_of(controller_deployments(client, driver), driver)
+    except BadInputError:  # `dracaena doctor` says so
+        return DEFAULT_LEVELS
+
+
 def _namespaces(client: KubeClient) -> Sequence[Namespace]:
     from dracaena.api.objects import Namespace
     from dracaena.kube.errors import ForbiddenError
@@ -135,18 +151,22 @@ def status_lines(wanted: Wanted, read: StatusObjects, events_of: Callable[[str],
 
     found = node_statuses(wanted.driver, read.nodes, read.slices, read.claims, read.rules or ())
     shown = _named(found, read.nodes, wanted)
+    levels = wanted.levels
+    places = {one.metadata.name: tuple(levels.named(levels.domains(one.metadata.labels))) for one in read.nodes}
     events = [events_of(name) for name in wanted.nodes]
     quotas = quota_states(wanted.driver, read.namespaces, read.nodes, read.slices, read.claims)
     if wanted.as_json:
         documents = [node_document(node) for node in shown]
         for document, its in zip(documents, events, strict=False):
             document["events"] = its.document()
+        for document in documents:
+            document["levels"] = [{"level": level, "name": name} for level, name in places.get(document["name"], ())]
         whole = {"nodes": documents, "quotas": [quota_document(one) for one in quotas], "summary": _summary(shown)}
         return json.dumps(whole, indent=2).splitlines()
     if not shown:
         return (f"no node publishes devices of {wanted.driver}: does its kubelet plugin run there?",)
     told = {node.name: its.lines() for node, its in zip(shown, events, strict=False)}
-    return (*_lines(shown, told), *quota_lines(quotas), _total(shown))
+    return (*_lines(shown, told, places), *quota_lines(quotas), _total(shown))
 
 
 def _named(found: Sequence[PublishedNode], nodes: Sequence[Node], wanted: Wanted) -> Sequence[PublishedNode]:
@@ -165,13 +185,19 @@ def _named(found: Sequence[PublishedNode], nodes: Sequence[Node], wanted: Wanted
     return [by_name[name] for name in wanted.nodes]
 
 
-def _lines(shown: Sequence[PublishedNode], told: dict[str, Sequence[str]]) -> Iterator[str]:
+def _lines(
+    shown: Sequence[PublishedNode], told: dict[str, Sequence[str]], places: dict[str, tuple[tuple[str, str], ...]]
+) -> Iterator[str]:
     from dracaena.api.gpu_states import gpu_sums
     from dracaena.api.node_status import tree_lines
 
     if told or len(shown) <= MOST_TREES:
         for node in shown:
-            yield from tree_lines(node)
+            header, *tree = tree_lines(node)
+            yield header
+            if place := places.get(node.name):
+                yield "  in " + ", ".join(f"{level} {name}" for level, name in place)
+            yield from tree
             yield from told.get(node.name, ())
             yield ""
         return

@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from dracaena.api.topology_levels import DEFAULT_LEVELS
 from dracaena.controller import wiring
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.garbage import freeze_what_stays
@@ -150,6 +151,9 @@ class Controller:
         parts.slice_reports.begin()
         for pod in parts.watches.pods.values():
             parts.gatekeeper.see(pod)
+        unused = parts.cluster.unused_levels()
+        if unused and self._settings.topology_levels != DEFAULT_LEVELS:
+            log.warning("no node has these labels of topology-levels", labels=unused)
         log.info("decisions begin", workers=self._settings.workers)
         self._spawn("templates", self._collect_templates)
         for number in range(GATE_WRITES):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dracaena.cli.installation import control_plane, namespaces, nodes, programs
+from dracaena.cli.installation import control_plane, levels, namespaces, nodes, programs
 from dracaena.cli.installation.snapshot import Finding, Listing, Snapshot, State, unknown
 
 
@@ -44,6 +44,7 @@ CHECKS: Final = (
     Check("pools", nodes.pools, ("pods", "resourceslices")),
     Check("taints", nodes.taints, ("resourceslices",)),
     Check("other-drivers", nodes.other_drivers, ("nodes", "resourceslices")),
+    Check("levels", levels.topology_levels, ("nodes", "deployments", "resourceslices")),
     Check("reports", nodes.reports, ("events",)),
     Check("namespaces", namespaces.label_values, ("namespaces", "mutatingadmissionpolicies")),
     Check("quotas", namespaces.quotas, ("namespaces",)),

@@ -582,6 +582,11 @@ class Cluster:
     # What is wrong
 
     @locked
+    def unused_levels(self) -> tuple[str, ...]:
+        """Return the labels of levels that no node has, from the top."""
+        return self._state.inventory.unused_levels()
+
+    @locked
     def all_collisions(self) -> tuple[tuple[ResourceClaim, tuple[Collision, ...]], ...]:
         """Return all claims that collide now, each pair of claims once. Cost: a look at every claim."""
         found = (

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from dracaena.api.topology_levels import PRESETS
 from dracaena.controller.settings import ControllerSettings
 from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
@@ -65,7 +66,7 @@ def test_the_process_serves_health_and_metrics_decides_and_ends_on_sigterm(serve
     client = KubeClient(transport(server, tmp_path))
     publish(client, {"n": FOUR})
     ask(client, "p", {"c": 2})
-    flags = ("--log-level=debug", "--starvation-wait-s=120")
+    flags = ("--log-level=debug", "--starvation-wait-s=120", "--topology-levels=[oci, rack]")
     with process(tmp_path / "kubeconfig", log, *flags) as started:
         port = wait_for(lambda: logged(log, "started"), "the start")["http_port"]
         wait_for(lambda: get(port, "/readyz")[0] == 200, "to be ready")
@@ -83,6 +84,8 @@ def test_the_process_serves_health_and_metrics_decides_and_ends_on_sigterm(serve
     (settings,) = (entry for entry in lines(log) if entry["event"] == "settings")
     assert (settings["starvation_wait_s"], settings["driver_name"]) == (120, DRIVER)
     assert settings["workers"] == ControllerSettings().workers
+    (unused,) = (entry for entry in lines(log) if entry["event"] == "no node has these labels of topology-levels")
+    assert unused["labels"] == [*PRESETS["oci"], "rack"]
 
 
 def test_an_unknown_setting_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def page(slices: Sequence[ResourceSlice], claims: Sequence[ResourceClaim]) -> st
 def status_text(slices: Sequence[ResourceSlice], claims: Sequence[ResourceClaim]) -> str:
     """`status`, `status n`, `status -o json`."""
     found = node_statuses(DRIVER, [node("n")], slices, claims)
-    drawn = (*status._lines(found * 4, {}), *status._lines(found, {}), status._total(found))
+    drawn = (*status._lines(found * 4, {}, {}), *status._lines(found, {}, {}), status._total(found))
     return "\n".join((*drawn, *(json.dumps(node_document(one)) for one in found)))
 
 

@@ -151,6 +151,13 @@ class Inventory:
         """Return the domain of an existing node at each of the levels (TopologyLevels.domains)."""
         return self._domains[node]
 
+    def unused_levels(self) -> tuple[str, ...]:
+        """Return the labels of levels at which no node has a domain. Cost: a step for each node."""
+        known = tuple(self._domains.values())
+        return tuple(
+            key for place, key in enumerate(self.levels.labels) if all(domains[place] is None for domains in known)
+        )
+
     def offers(self, node: str) -> bool:
         """Return whether a node exists and offers devices of ours."""
         return isinstance(self._states.get(node), NodeState)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dracaena.api.resource_objects import ResourceSlice
+from dracaena.api.topology_levels import RACK
 from dracaena.cli.installation.control_plane import DRA, LIMITING, NEEDED, RIGHTS
 from dracaena.cli.installation.examination import CHECKS, examine
 from dracaena.cli.installation.nodes import SIGNS
@@ -71,6 +72,23 @@ RAN = {"metadata": {"name": "x"}, "spec": {"driver": "gpu.nvidia.com", "nodeName
 LIST_NODES = Right("list", "", "nodes")
 NEVER = {"conditions": [{"type": "Ready", "status": "False"}]}
 PULLS = {**NEVER, "containerStatuses": [{"name": "p", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}
+
+LEVELS = '["example.com/block", "rack"]'
+
+
+def levelled(*by_node: dict[str, str]) -> Fault:
+    """Levels named block and rack, and the labels of the first nodes."""
+
+    def change(snapshot: Snapshot) -> Snapshot:
+        annotation = put(0, "metadata", "annotations", {f"{DRIVER}/topology-levels": LEVELS})
+        snapshot = changed(snapshot, "deployments", annotation)
+        for place, own in enumerate(by_node):
+            for key, value in own.items():
+                snapshot = changed(snapshot, "nodes", put(place, "metadata", "labels", key, value))
+        return snapshot
+
+    return change
+
 
 FAULTS: tuple[tuple[str, Fault, str], ...] = (
     ("server", lambda one: replace(one, too_old="1.35 is too old: an admin has to update"), "an admin has to update"),
@@ -182,6 +200,28 @@ FAULTS: tuple[tuple[str, Fault, str], ...] = (
         "NVIDIA's device plugin gives out the GPUs of nodes worker-1 too",
     ),
     ("other-drivers", at("resourceslices", lambda found: found.append(RAN)), "DRA driver gives out the GPUs of nodes"),
+    ("levels", levelled({}, {}), "no node with GPUs has the label example.com/block of `topology-levels`"),
+    (
+        "levels",
+        levelled({"example.com/block": "b", "rack": "r"}, {"example.com/block": "b"}),
+        "1 of 2 nodes with GPUs lack the label rack of `topology-levels`, and jobs are not kept together there: an",
+    ),
+    (
+        "levels",
+        levelled({"example.com/block": "b", "rack": "1"}, {"example.com/block": "b", "rack": "2"}),
+        "the label rack of `topology-levels` has another value on each node",
+    ),
+    (
+        "levels",
+        levelled({"example.com/block": "1", "rack": "r"}, {"example.com/block": "2", "rack": "r"}),
+        "`topology-levels` names example.com/block before rack, which is the larger one",
+    ),
+    (
+        "levels",
+        at("deployments", put(0, "metadata", "annotations", {f"{DRIVER}/topology-levels": '"rack"'})),
+        f"the annotation {DRIVER}/topology-levels of the controller's Deployment is not a list of texts",
+    ),
+    ("levels", at("nodes", put(0, "metadata", "labels", RACK, "r7")), f"1 of 2 nodes with GPUs lack the label {RACK}"),
     (
         "reports",
         at("events", lambda found: found.append(event("GpusWithoutClaim", "the toolkit gives GPUs"))),
@@ -250,6 +290,14 @@ def test_what_the_server_does_not_say_is_not_called_right() -> None:
     )
     for name in ("server", "api", "your-rights"):
         assert {one.state for one in said(silent, name)} == {State.UNKNOWN}
+
+
+def test_levels_that_are_as_they_should_be_are_counted() -> None:
+    found = said(levelled(*({"example.com/block": "b", "rack": "r"} for _ in range(2)))(healthy()), "levels")
+    assert [(one.state, str(one)) for one in found] == [
+        (State.OK, "nodes with GPUs that are in a domain of a level: block=2, rack=2")
+    ]
+    assert [one.state for one in said(healthy(), "levels")] == [State.OK], "without a label nobody asked for racks"
 
 
 def test_nodes_left_to_kube_scheduler_are_named_and_no_fault() -> None:

@@ -81,6 +81,8 @@ def test_a_node_is_where_its_labels_say_from_when_they_do() -> None:
             case "go":
                 inventory.remove_node(name)
         inventory.check()
+        named = {key for known in inventory.nodes.names for key in inventory.nodes.get(known).labels}
+        assert inventory.unused_levels() == tuple(key for key in ("block", "rack") if key not in named)
         for known in inventory.nodes.names:
             found = inventory.locations.location(known)
             labels = inventory.nodes.get(known).labels
