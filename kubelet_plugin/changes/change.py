@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -123,8 +123,15 @@ class Act(Generic[A]):
     then the next step must not follow."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnersAlone:
+    """What is noted of a thing if its name and its owners say all: it may be there through us, and was not before."""
+
+
 class ThingKind(Protocol[N, A]):
-    """One kind of things. For each GPU one caller at a time calls it, across all instances of the plugin."""
+    """One kind of things. For each GPU one caller at a time calls it, across all instances of the plugin. What a kind
+    inherits fits one whose things are GPUs, wanted or not, with nothing in common.
+    """
 
     name: str
     rank: int
@@ -133,23 +140,24 @@ class ThingKind(Protocol[N, A]):
 
     def gpu(self, thing: Thing) -> DeviceName:
         """Return the GPU whose lock guards a thing."""
-        ...
+        return DeviceName(thing.name)
 
     def asked(self, wants: Wants) -> object:
         """Return what owners want together, to be compared: if it stays the same, an owner can go without an act."""
-        ...
+        return bool(wants)
 
     def supposed(self, wants: Wants) -> N | None:
         """Return what to take for noted of a thing whose note is lost or broken, while claims that were prepared want
         it: nobody knows any more what was there before them. None: then nothing of it is known to be ours.
         """
-        ...
+        del wants
+        return None
 
     def hold(self) -> AbstractContextManager[object]:
         """Hold what all things of this kind share for a block, in which some of them are looked at, planned, noted and
         done. The caller has their GPUs and not NodeClaims. Raises TemporaryError if another call has it for too long.
         """
-        ...
+        return nullcontext()
 
     def look(self, thing: Thing, wants: Wants) -> Any:
         """Return what is seen of a thing, as far as a plan for `wants` needs it. Raises DracaenaError: GpuGoneError if

@@ -25,6 +25,7 @@ from dracaena.kubelet_plugin.changes.change import (
     How,
     Note,
     Thing,
+    ThingKind,
     ThingPlan,
     Unreadable,
     Wants,
@@ -57,8 +58,8 @@ class ViolationOfChangesError(Exception):
 
 
 @dataclass
-class Slots:
-    """Implements ThingKind for a driver of a PCI function, on a dict."""
+class Slots(ThingKind[str, str]):
+    """For a driver of a PCI function, on a dict. Nothing is supposed: an admin may have bound it."""
 
     drivers: dict[str, str]
     step: Callable[[], None]
@@ -70,18 +71,6 @@ class Slots:
     rank = 20
     noted = str
     """The driver from before."""
-
-    def gpu(self, thing: Thing) -> DeviceName:
-        return DeviceName(thing.name)
-
-    def asked(self, wants: Wants) -> bool:
-        return bool(wants)
-
-    def supposed(self, wants: Wants) -> None:
-        """An admin may have bound it."""
-
-    def hold(self) -> AbstractContextManager[object]:
-        return nullcontext()
 
     def look(self, thing: Thing, wants: Wants) -> str:
         return self.drivers[thing.name]

@@ -7,7 +7,6 @@ through FileSteps, so that it can be killed at each step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from dracaena.kubelet_plugin.changes.change import (
     Note,
     Parameters,
     Thing,
+    ThingKind,
     ThingPlan,
     Unreadable,
     Wants,
@@ -59,8 +59,8 @@ def served(name: DeviceName, share_id: str | None, *, port: int = 1) -> NodeDevi
 
 
 @dataclass
-class ServerFiles:
-    """Implements ThingKind for SERVED. `fails` holds what is refused: `apply`, `undo`."""
+class ServerFiles(ThingKind[str, frozenset[str]]):
+    """For SERVED. `fails` holds what is refused: `apply`, `undo`."""
 
     folder: Path
     steps: FileSteps
@@ -72,17 +72,11 @@ class ServerFiles:
     def __post_init__(self) -> None:
         self._files = DocumentFolder(self.folder / FOLDER, steps=self.steps, synced=False)
 
-    def gpu(self, thing: Thing) -> DeviceName:
-        return DeviceName(thing.name)
-
     def asked(self, wants: Wants) -> frozenset[str]:
         return frozenset(client(each) for asked in wants.values() for each in asked)
 
     def supposed(self, wants: Wants) -> str:
         return ""
-
-    def hold(self) -> AbstractContextManager[object]:
-        return nullcontext()
 
     def look(self, thing: Thing, _wants: Wants) -> frozenset[str]:
         return frozenset(name for name in self._files.names("") if name.startswith(f"{thing.name}+"))

@@ -18,7 +18,19 @@ from dracaena.api.errors import BadInputError, DracaenaError, TemporaryError
 from dracaena.api.fabric import FabricPartition
 from dracaena.api.names import DeviceName
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
-from dracaena.kubelet_plugin.changes.change import Act, End, How, Note, Thing, ThingPlan, Unreadable, Wants, one_by_one
+from dracaena.kubelet_plugin.changes.change import (
+    Act,
+    End,
+    How,
+    Note,
+    OwnersAlone,
+    Thing,
+    ThingKind,
+    ThingPlan,
+    Unreadable,
+    Wants,
+    one_by_one,
+)
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldPartition
 from dracaena.kubelet_plugin.ports import NOT_ACTIVATED, FabricCode, FabricManager, FabricManagerError, NodeLock
@@ -35,11 +47,6 @@ process that must be killed. Together with these 8 s that is kubelet's deadline 
 change answers at once, which leaves time for the question after it."""
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class NotedPartition:
-    """What is noted of a partition besides its name and owners: that it may be active through us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +70,12 @@ class Change(enum.Enum):
     DEACTIVATE = "deactivate"
 
 
-class FabricPartitions:
-    """Implements ThingKind for FABRIC_PARTITION; a thing has the name of a FabricPartition. From any thread."""
+class FabricPartitions(ThingKind[OwnersAlone, Change]):
+    """For FABRIC_PARTITION; a thing has the name of a FabricPartition. From any thread."""
 
     name = FABRIC_PARTITION
     rank = 60
-    noted = NotedPartition
+    noted = OwnersAlone
 
     def __init__(self, manager: FabricManager, lock: NodeLock, ledger: Ledger, clock: Clock) -> None:
         """`lock` orders changes of partitions across all instances of the plugin, since those of different GPUs may
@@ -85,13 +92,9 @@ class FabricPartitions:
         """See ThingKind: a lock of its own, since hold() orders all of them."""
         return DeviceName(f"{thing.kind}-{thing.name}")
 
-    def asked(self, wants: Wants) -> bool:
-        """See ThingKind: all owners want the same."""
-        return bool(wants)
-
-    def supposed(self, _wants: Wants) -> NotedPartition:
+    def supposed(self, _wants: Wants) -> OwnersAlone:
         """See ThingKind: it was inactive before."""
-        return NotedPartition()
+        return OwnersAlone()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -104,7 +107,7 @@ class FabricPartitions:
         """Return the ids of the partitions that may be active through us. Raises DracaenaError."""
         found: set[int] = set()
         for thing in self._ledger.things(FABRIC_PARTITION):
-            if self._ledger.read(thing, NotedPartition) is not None:
+            if self._ledger.read(thing, OwnersAlone) is not None:
                 with suppress(BadInputError):  # a file that somebody else put there
                     found.add(FabricPartition.named(thing.name).id)
         return frozenset(found)
@@ -145,8 +148,8 @@ class FabricPartitions:
         )
 
     def plan(
-        self, wants: Wants, seen: SeenPartition | None, note: Note[NotedPartition] | Unreadable | None
-    ) -> ThingPlan[NotedPartition, Change]:
+        self, wants: Wants, seen: SeenPartition | None, note: Note[OwnersAlone] | Unreadable | None
+    ) -> ThingPlan[OwnersAlone, Change]:
         """See ThingKind. Deactivates whatever Fabric Manager lists: an activation without an answer may be under way.
         A partition that has other GPUs now, or none in another mode, is not the one that was activated.
         """
@@ -165,14 +168,14 @@ class FabricPartitions:
                 "partitions were read again"
             )
         if seen.is_active and note is not None:
-            return ThingPlan(NotedPartition())
+            return ThingPlan(OwnersAlone())
         if seen.others:
             raise TemporaryError(
                 f"Fabric Manager's {seen.partition} cannot be activated while its GPUs are in {seen.others}"
             )
-        return ThingPlan(NotedPartition(), Change.ACTIVATE)
+        return ThingPlan(OwnersAlone(), Change.ACTIVATE)
 
-    def do(self, acts: Sequence[Act[Change]], left_s: Callable[[], float]) -> Sequence[End[NotedPartition]]:
+    def do(self, acts: Sequence[Act[Change]], left_s: Callable[[], float]) -> Sequence[End[OwnersAlone]]:
         """See ThingKind: within kubelet's deadline."""
         until_s = self._clock.monotonic() + BEGIN_S
 
@@ -193,7 +196,7 @@ class FabricPartitions:
         text = f"partition {thing.name} may be active, and no claim needs it any more: {problem}"
         return trouble(TroubleKind.FABRIC_PARTITION, text, f"partition {thing.name}")
 
-    def _do(self, act: Act[Change]) -> End[NotedPartition]:
+    def _do(self, act: Act[Change]) -> End[OwnersAlone]:
         number = FabricPartition.named(act.thing.name).id
         try:
             if act.step is Change.ACTIVATE:
@@ -241,7 +244,7 @@ class FabricPartitions:
 
     def _whose(self, partition: ToldPartition) -> str:
         found = FabricPartition(partition.id, partition.modules)
-        note = self._ledger.read(Thing(FABRIC_PARTITION, found.name), NotedPartition)
+        note = self._ledger.read(Thing(FABRIC_PARTITION, found.name), OwnersAlone)
         claims = ", ".join(sorted(note.owners)) if isinstance(note, Note) else ""
         return f"{found} of {f'the claims with UID {claims}' if claims else 'no claim of this node'}"
 

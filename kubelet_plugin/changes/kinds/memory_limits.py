@@ -6,7 +6,6 @@ A cgroup has one limit per GPU: the sum of what the pod has of it through all cl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -16,7 +15,19 @@ import structlog
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import DeviceName, PodUid
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
-from dracaena.kubelet_plugin.changes.change import Act, End, How, Note, Thing, ThingPlan, Unreadable, Wants, one_by_one
+from dracaena.kubelet_plugin.changes.change import (
+    Act,
+    End,
+    How,
+    Note,
+    OwnersAlone,
+    Thing,
+    ThingKind,
+    ThingPlan,
+    Unreadable,
+    Wants,
+    one_by_one,
+)
 from dracaena.kubelet_plugin.node.health_monitor import Ask
 from dracaena.kubelet_plugin.ports import GpuGoneError, MemoryLimiter, NotOfferedError, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, gpu_and_part
@@ -50,11 +61,6 @@ class GpuDriverMemoryLimiter:
 
 
 @dataclass(frozen=True, slots=True)
-class NotedLimit:
-    """What is noted of a limit besides its name and owners: that there may be one, which no pod had before."""
-
-
-@dataclass(frozen=True, slots=True)
 class Limit:
     """What a pod may take."""
 
@@ -64,12 +70,12 @@ class Limit:
     """0: whatever it likes."""
 
 
-class MemoryLimits:
-    """Implements ThingKind for MEMORY_LIMIT; a thing is a pod on a GPU. From any thread; keeps no state."""
+class MemoryLimits(ThingKind[OwnersAlone, Limit]):
+    """For MEMORY_LIMIT; a thing is a pod on a GPU. From any thread; keeps no state."""
 
     name = MEMORY_LIMIT
     rank = 30
-    noted = NotedLimit
+    noted = OwnersAlone
 
     def __init__(self, limiter: MemoryLimiter, cgroups: PodCgroups) -> None:
         self._limiter = limiter
@@ -83,13 +89,9 @@ class MemoryLimits:
         """Return the bytes that all shares of the pod have."""
         return sum(int(each["memory_bytes"]) for asked in wants.values() for each in asked)
 
-    def supposed(self, _wants: Wants) -> NotedLimit:
+    def supposed(self, _wants: Wants) -> OwnersAlone:
         """See ThingKind: no pod had a limit before."""
-        return NotedLimit()
-
-    def hold(self) -> AbstractContextManager[object]:
-        """See ThingKind: each GPU has its own."""
-        return nullcontext()
+        return OwnersAlone()
 
     def look(self, thing: Thing, _wants: Wants) -> str | None:
         """Return the pod's cgroup, None while there is none. Which limit that has is not asked: setting it is no
@@ -98,18 +100,18 @@ class MemoryLimits:
         return self._cgroups.of_pod(_pod(thing))
 
     def plan(
-        self, wants: Wants, seen: str | None, note: Note[NotedLimit] | Unreadable | None
-    ) -> ThingPlan[NotedLimit, Limit]:
+        self, wants: Wants, seen: str | None, note: Note[OwnersAlone] | Unreadable | None
+    ) -> ThingPlan[OwnersAlone, Limit]:
         """See ThingKind. A cgroup that is gone has taken its limit along."""
         if wants:
-            return ThingPlan(NotedLimit(), Limit(seen, self.asked(wants)))
+            return ThingPlan(OwnersAlone(), Limit(seen, self.asked(wants)))
         if isinstance(note, Unreadable) and seen is not None:
             return ThingPlan(
                 stays=f"{note.problem}, so it is not known which claims it has a share of: the limit goes with the pod"
             )
         return ThingPlan(act=None if seen is None else Limit(seen, 0))
 
-    def do(self, acts: Sequence[Act[Limit]], left_s: Callable[[], float]) -> Sequence[End[NotedLimit]]:
+    def do(self, acts: Sequence[Act[Limit]], left_s: Callable[[], float]) -> Sequence[End[OwnersAlone]]:
         """See ThingKind. A pod that kubelet has not started on is skipped for now; a claim whose limits are required
         has at least one pod that is not.
         """
@@ -123,7 +125,7 @@ class MemoryLimits:
         text = f"pod UID {pod} may be limited in the memory of {gpu} for no claim until it ends: {problem}"
         return trouble(TroubleKind.NOT_RESTORED, text, thing.name)
 
-    def _limit(self, act: Act[Limit]) -> End[NotedLimit]:
+    def _limit(self, act: Act[Limit]) -> End[OwnersAlone]:
         """Set a limit, or remove it together with what is reserved for the pod: the driver counts that in the parent
         cgroups, and would keep doing so after this cgroup is removed.
         """
@@ -144,7 +146,7 @@ class MemoryLimits:
         return End()
 
 
-def _refused(act: Act[Limit], error: NotOfferedError) -> End[NotedLimit]:
+def _refused(act: Act[Limit], error: NotOfferedError) -> End[OwnersAlone]:
     gpu, _ = gpu_and_part(act.thing.name)
     if _is_required(act):
         problem = PermanentError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,6 +29,7 @@ from dracaena.kubelet_plugin.changes.change import (
     How,
     Note,
     Thing,
+    ThingKind,
     ThingPlan,
     Unreadable,
     Wants,
@@ -104,8 +104,11 @@ class Destroy:
 Step = Make | Destroy
 
 
-class MigInstances:
-    """Implements ThingKind for MIG_INSTANCE; a thing has the device name of its place. From any thread."""
+class MigInstances(ThingKind[MadeInstance, Step]):
+    """For MIG_INSTANCE; a thing has the device name of its place. From any thread.
+
+    Nothing is supposed where a note is lost, since somebody else's instance may have the place by now.
+    """
 
     name = MIG_INSTANCE
     rank = 20
@@ -139,13 +142,6 @@ class MigInstances:
         for given in (each for uid in sorted(wants) for each in wants[uid]):
             return MadeInstance(str(given["profile"]), int(given["start"]), int(given["size"]))
         return None
-
-    def supposed(self, _wants: Wants) -> None:
-        """See ThingKind: nothing, since somebody else's instance may have the place by now."""
-
-    def hold(self) -> AbstractContextManager[object]:
-        """See ThingKind: each GPU has its own."""
-        return nullcontext()
 
     def places(self) -> frozenset[DeviceName]:
         """Return the places where instances are those of claims, may be, or were a moment ago. Raises DracaenaError."""

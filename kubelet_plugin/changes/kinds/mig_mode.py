@@ -5,61 +5,53 @@ whoever divides a GPU next turns its MIG mode on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
-from dracaena.api.names import DeviceName
 from dracaena.host.facts.troubles import Trouble
-from dracaena.kubelet_plugin.changes.change import Act, End, How, Note, Thing, ThingPlan, Unreadable, Wants, one_by_one
+from dracaena.kubelet_plugin.changes.change import (
+    Act,
+    End,
+    How,
+    Note,
+    OwnersAlone,
+    Thing,
+    ThingKind,
+    ThingPlan,
+    Unreadable,
+    Wants,
+    one_by_one,
+)
 from dracaena.kubelet_plugin.changes.mig_hand import MigHand
 from dracaena.kubelet_plugin.discovery.mig.instances import MigRefusedError
 from dracaena.kubelet_plugin.discovery.vm.passthrough import why_divided_by_mig
 from dracaena.kubelet_plugin.prepare.effects import MIG_OFF
 
 
-@dataclass(frozen=True, slots=True)
-class NotedMode:
-    """Nothing."""
-
-
-class WholeGpus:
-    """Implements ThingKind for MIG_OFF; a thing has the device name of its GPU. From any thread; keeps no state."""
+class WholeGpus(ThingKind[OwnersAlone, Gpu]):
+    """For MIG_OFF; a thing has the device name of its GPU. From any thread; keeps no state."""
 
     name = MIG_OFF
     rank = 10
-    noted = NotedMode
+    noted = OwnersAlone
 
     def __init__(self, hand: MigHand, read_gpu: Callable[[str], Gpu]) -> None:
         """`read_gpu` returns a GPU as last read; see MigInstances."""
         self._hand = hand
         self._read_gpu = read_gpu
 
-    def gpu(self, thing: Thing) -> DeviceName:
-        """See ThingKind."""
-        return DeviceName(thing.name)
-
-    def asked(self, wants: Wants) -> bool:
-        """See ThingKind: all owners want the same."""
-        return bool(wants)
-
-    def supposed(self, _wants: Wants) -> None:
-        """See ThingKind: nothing is ever noted."""
-
-    def hold(self) -> AbstractContextManager[object]:
-        """See ThingKind: each GPU has its own."""
-        return nullcontext()
-
     def look(self, thing: Thing, _wants: Wants) -> Gpu:
         """Return the GPU as last read."""
         return self._read_gpu(f"GPU-{thing.name.removeprefix('gpu-')}")
 
-    def plan(self, wants: Wants, seen: Gpu, _note: Note[NotedMode] | Unreadable | None) -> ThingPlan[NotedMode, Gpu]:
+    def plan(
+        self, wants: Wants, seen: Gpu, _note: Note[OwnersAlone] | Unreadable | None
+    ) -> ThingPlan[OwnersAlone, Gpu]:
         """See ThingKind. The driver is asked for the mode of now when it is turned off, in one step."""
         return ThingPlan(act=seen if wants else None)
 
-    def do(self, acts: Sequence[Act[Gpu]], left_s: Callable[[], float]) -> Sequence[End[NotedMode]]:
+    def do(self, acts: Sequence[Act[Gpu]], left_s: Callable[[], float]) -> Sequence[End[OwnersAlone]]:
         """See ThingKind."""
         return one_by_one(acts, left_s, lambda act: self._leave(act.step))
 
@@ -85,7 +77,7 @@ class WholeGpus:
         if refused is not None:
             raise TemporaryError(refused)
 
-    def _leave(self, gpu: Gpu) -> End[NotedMode]:
+    def _leave(self, gpu: Gpu) -> End[OwnersAlone]:
         try:
             self.make_whole(gpu)
         except DracaenaError as error:

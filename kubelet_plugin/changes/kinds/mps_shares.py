@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +26,18 @@ from dracaena.api.mps import (
 )
 from dracaena.api.names import DeviceName
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
-from dracaena.kubelet_plugin.changes.change import Act, End, How, Note, Thing, ThingPlan, Unreadable, Wants, one_by_one
+from dracaena.kubelet_plugin.changes.change import (
+    Act,
+    End,
+    How,
+    Note,
+    Thing,
+    ThingKind,
+    ThingPlan,
+    Unreadable,
+    Wants,
+    one_by_one,
+)
 from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer, NotedShare, mps_edits, mps_request
 from dracaena.kubelet_plugin.ports import DocumentStore, EffectPendingError
 from dracaena.kubelet_plugin.prepare.cdi.spec import Edits
@@ -57,8 +67,8 @@ class Withdraw:
 Step = Ask | Withdraw
 
 
-class MpsShares:
-    """Implements ThingKind for MPS_SHARE; a thing is a share on a GPU. From any thread; keeps no state."""
+class MpsShares(ThingKind[NotedShare, Step]):
+    """For MPS_SHARE; a thing is a share on a GPU. From any thread; keeps no state."""
 
     name = MPS_SHARE
     rank = 50
@@ -136,10 +146,6 @@ class MpsShares:
     def supposed(self, _wants: Wants) -> NotedShare:
         """See ThingKind: what containers get is said again by the supervisor."""
         return NotedShare()
-
-    def hold(self) -> AbstractContextManager[object]:
-        """See ThingKind: each GPU has its own."""
-        return nullcontext()
 
     def look(self, thing: Thing, wants: Wants) -> Edits | None:
         """Return what the containers of a share get, None unless it is ready as it is wanted."""

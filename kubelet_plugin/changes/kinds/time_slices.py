@@ -6,14 +6,12 @@ What somebody else has set since stays, and counts as what was there before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import structlog
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import DracaenaError, PermanentError
-from dracaena.api.names import DeviceName
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.changes.change import (
     Act,
@@ -22,6 +20,7 @@ from dracaena.kubelet_plugin.changes.change import (
     Note,
     Supposed,
     Thing,
+    ThingKind,
     ThingPlan,
     Unreadable,
     Wants,
@@ -43,8 +42,8 @@ class NotedInterval:
     """Intervals that were set, or are about to be set, for shares since; each once, from short to long."""
 
 
-class TimeSlices:
-    """Implements ThingKind for TIME_SLICE; a thing has the device name of its GPU. From any thread; keeps no state."""
+class TimeSlices(ThingKind[NotedInterval, TimeSliceInterval]):
+    """For TIME_SLICE; a thing has the device name of its GPU. From any thread; keeps no state."""
 
     name = TIME_SLICE
     rank = 40
@@ -52,10 +51,6 @@ class TimeSlices:
 
     def __init__(self, setter: TimeSliceSetter) -> None:
         self._setter = setter
-
-    def gpu(self, thing: Thing) -> DeviceName:
-        """See ThingKind."""
-        return DeviceName(thing.name)
 
     def asked(self, wants: Wants) -> TimeSliceInterval | None:
         """Return the interval. Claims that want different ones never have shares of one GPU (LastGuard); a claim that
@@ -68,10 +63,6 @@ class TimeSlices:
         """See ThingKind: the driver's default is taken for what was there before."""
         interval = self.asked(wants)
         return None if interval is None else NotedInterval(TimeSliceInterval.DEFAULT, (interval,))
-
-    def hold(self) -> AbstractContextManager[object]:
-        """See ThingKind: each GPU has its own."""
-        return nullcontext()
 
     def look(self, thing: Thing, _wants: Wants) -> TimeSliceInterval | None:
         """Return the interval that the GPU has, None if it cannot be read."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,7 +19,6 @@ from typing import Final
 import structlog
 
 from dracaena.api.errors import DracaenaError, TemporaryError
-from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.host.facts.pci import PciAddress
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
@@ -30,6 +28,7 @@ from dracaena.kubelet_plugin.changes.change import (
     How,
     Note,
     Thing,
+    ThingKind,
     ThingPlan,
     Unreadable,
     Wants,
@@ -132,8 +131,11 @@ class BackToHost:
 Step = ToVfio | BackToHost
 
 
-class VfioGpus:
-    """Implements ThingKind for VFIO_BIND; a thing has the name of the GPU's device. From any thread; keeps no state."""
+class VfioGpus(ThingKind[NotedVfioGpu, Step]):
+    """For VFIO_BIND; a thing has the name of the GPU's device. From any thread; keeps no state.
+
+    Nothing is supposed where a note is lost, since a claim may also have a GPU that an admin has bound.
+    """
 
     name = VFIO_BIND
     rank = 20
@@ -158,21 +160,6 @@ class VfioGpus:
         self._make_whole = make_whole
         self._changed = changed
         self._persistence = persistence
-
-    def gpu(self, thing: Thing) -> DeviceName:
-        """See ThingKind."""
-        return DeviceName(thing.name)
-
-    def asked(self, wants: Wants) -> bool:
-        """Return whether anybody wants it."""
-        return bool(wants)
-
-    def supposed(self, _wants: Wants) -> None:
-        """See ThingKind: nothing, since a claim may also have a GPU that an admin has bound."""
-
-    def hold(self) -> AbstractContextManager[object]:
-        """See ThingKind: each GPU has its own."""
-        return nullcontext()
 
     def look(self, thing: Thing, wants: Wants) -> SeenVfioGpu:
         """See ThingKind."""

@@ -15,8 +15,8 @@ import pytest
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.changes.change import Act, End, How, Note, ThingPlan, Wants
-from dracaena.kubelet_plugin.changes.kinds.fabric_partition import Change, FabricPartitions, NotedPartition
+from dracaena.kubelet_plugin.changes.change import Act, End, How, Note, OwnersAlone, ThingPlan, Wants
+from dracaena.kubelet_plugin.changes.kinds.fabric_partition import Change, FabricPartitions
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.fabric_node import MODULES, FabricNode, fabric_node, prepare, unprepare
 from support.fake_fabric_manager import (
@@ -305,7 +305,7 @@ class NotesAfterwards(FabricPartitions):
 
 
 class DoesNotUndo(FabricPartitions):
-    def do(self, acts: Sequence[Act[Change]], left_s: Callable[[], float]) -> Sequence[End[NotedPartition]]:
+    def do(self, acts: Sequence[Act[Change]], left_s: Callable[[], float]) -> Sequence[End[OwnersAlone]]:
         return [End() if act.step is Change.DEACTIVATE else super(DoesNotUndo, self)._do(act) for act in acts]
 
 
@@ -314,10 +314,10 @@ class TakesWhatIsActive(FabricPartitions):
 
     def plan(self, wants: Wants, seen: Any, note: Any) -> Any:
         if wants and seen is not None and seen.others:
-            return ThingPlan(NotedPartition(), Change.ACTIVATE)
+            return ThingPlan(OwnersAlone(), Change.ACTIVATE)
         return super().plan(wants, seen, note)
 
-    def do(self, acts: Sequence[Act[Change]], left_s: Callable[[], float]) -> Sequence[End[NotedPartition]]:
+    def do(self, acts: Sequence[Act[Change]], left_s: Callable[[], float]) -> Sequence[End[OwnersAlone]]:
         super().do(acts, left_s)
         return [End()] * len(acts)
 
@@ -325,7 +325,7 @@ class TakesWhatIsActive(FabricPartitions):
 class DropsTheNoteOfALateActivation(FabricPartitions):
     """An activation without an answer is taken for one that did nothing."""
 
-    def do(self, acts: Sequence[Act[Change]], left_s: Callable[[], float]) -> Sequence[End[NotedPartition]]:
+    def do(self, acts: Sequence[Act[Change]], left_s: Callable[[], float]) -> Sequence[End[OwnersAlone]]:
         ends = super().do(acts, left_s)
         return [End(How.REFUSED, end.problem) if end.how is How.UNANSWERED else end for end in ends]
 

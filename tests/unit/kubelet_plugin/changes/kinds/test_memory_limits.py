@@ -20,8 +20,8 @@ from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin import worker
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
-from dracaena.kubelet_plugin.changes.change import Note, Thing, ThingPlan, Unreadable, Wants
-from dracaena.kubelet_plugin.changes.kinds.memory_limits import Limit, MemoryLimits, NotedLimit
+from dracaena.kubelet_plugin.changes.change import Note, OwnersAlone, Thing, ThingPlan, Unreadable, Wants
+from dracaena.kubelet_plugin.changes.kinds.memory_limits import Limit, MemoryLimits
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import pod_of
@@ -486,14 +486,14 @@ def test_a_claim_that_was_prepared_ends_without_its_limit_although_its_note_is_g
 
 TABLE = MemoryLimits(FakeLimiter(), Cgroups("/nowhere"))
 TORN = Unreadable("its note is torn", b"torn")
-OURS = Note("boot-1", {"one": ({"memory_bytes": 1, "required": True},)}, NotedLimit())
+OURS = Note("boot-1", {"one": ({"memory_bytes": 1, "required": True},)}, OwnersAlone())
 
 
 def test_a_limit_is_the_sum_of_all_shares_and_goes_with_the_last_unless_its_note_cannot_be_read() -> None:
     two: Wants = {"one": ({"memory_bytes": 3}, {"memory_bytes": 4}), "two": ({"memory_bytes": 5},)}
-    assert TABLE.plan(two, "pod", None) == ThingPlan(NotedLimit(), Limit("pod", 12))
-    assert TABLE.plan(two, "pod", TORN) == ThingPlan(NotedLimit(), Limit("pod", 12))
-    assert TABLE.plan(two, None, OURS) == ThingPlan(NotedLimit(), Limit(None, 12))
+    assert TABLE.plan(two, "pod", None) == ThingPlan(OwnersAlone(), Limit("pod", 12))
+    assert TABLE.plan(two, "pod", TORN) == ThingPlan(OwnersAlone(), Limit("pod", 12))
+    assert TABLE.plan(two, None, OURS) == ThingPlan(OwnersAlone(), Limit(None, 12))
     assert TABLE.plan({}, "pod", OURS) == ThingPlan(act=Limit("pod", 0))
     assert TABLE.plan({}, None, OURS) == TABLE.plan({}, None, TORN) == ThingPlan()
     left = TABLE.plan({}, "pod", TORN)
