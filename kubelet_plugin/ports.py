@@ -443,16 +443,6 @@ class TimeSliceSetter(Protocol):
         ...
 
 
-class MemoryLimiter(Protocol):
-    """Limits how much of a GPU's memory a cgroup may take. From any thread; waits for the driver."""
-
-    def limit(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
-        """Limit the processes below a cgroup to bytes of a GPU (UUID), which are also reserved for them; None: no limit
-        and no reservation. Raises GpuGoneError, NotOfferedError, or TemporaryError for what may pass.
-        """
-        ...
-
-
 class PodCgroups(Protocol):
     """The cgroups of this node's pods."""
 
@@ -470,6 +460,14 @@ class NodeLock(Protocol):
         """
         ...
 
+
+Ask = Callable[[str, Callable[[], object], float], object]
+"""Runs a call in the driver's thread within a number of seconds (LiveMachine.ask): the call's name, the call."""
+
+LimitMemory = Callable[[str, str, int | None], None]
+"""Limits the processes below a cgroup to bytes of a GPU, which are also reserved for them: UUID of the GPU, folder of
+the cgroup, bytes; None: no limit and no reservation. From any thread; waits for the driver. Raises GpuGoneError,
+NotOfferedError, or TemporaryError for what may pass."""
 
 ReadClaimNodes = Callable[[Sequence[PreparedDevice]], ClaimNodes]
 """Reads which device nodes the host has right now for a claim's devices. Raises TemporaryError if one is wrong."""

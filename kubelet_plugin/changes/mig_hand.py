@@ -15,16 +15,13 @@ import structlog
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.mig_geometry import MigProfile
 from dracaena.kubelet_plugin.discovery.mig.instances import IN_USE, GpuInstance, MadeInstance, MigRefusedError
-from dracaena.kubelet_plugin.ports import MigControl
+from dracaena.kubelet_plugin.ports import Ask, MigControl
 
 STEP_S: Final = 15.0
 """Longest that one step may take. Creating an instance takes about a second; kubelet allows a call 45 s, and retries.
 """
 
 T = TypeVar("T")
-
-Ask = Callable[[str, Callable[[], object], float], object]
-"""Runs a step in the driver's thread (LiveMachine.ask): what it does, the step, the longest time in seconds."""
 
 NodesOf = Callable[[int, int], tuple[int, int] | None]
 """GPU instance, compute instance → numbers of the nodes that open it, None if they are not known."""

@@ -7,7 +7,6 @@ were attested, and comes up in whatever mode the hardware is in by then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import DeviceName
@@ -15,7 +14,6 @@ from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.kubelet_plugin.device_kinds.confidential import why_not_ready
 from dracaena.kubelet_plugin.device_kinds.plan import GatedDevice
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState, state_by_labels
-from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.ports import ReadPool
 
 ASK_DEADLINE_S = 10.0
@@ -24,14 +22,6 @@ ASK_DEADLINE_S = 10.0
 
 class NotConfidentialError(TemporaryError):
     """A GPU is not in the mode that a claim requires, or accepts no work yet. Kubelet retries."""
-
-
-class ConfidentialSource(Protocol):
-    """Reads the state, in the driver's thread (adapters.nvml.machine)."""
-
-    def confidential(self) -> ConfidentialState:
-        """Return the current state of all GPUs of the driver. Raises DracaenaError; may hang."""
-        ...
 
 
 class ConfidentialGate:
@@ -75,25 +65,16 @@ class ConfidentialGate:
 
 
 def confidential_gate(
-    source: ConfidentialSource | None,
-    live: LiveMachine | None,
+    by_driver: Callable[[], ConfidentialState] | None,
     read_pool: ReadPool,
     labels: Callable[[], Mapping[str, str]] = dict,
     guest_modes: Callable[[], Mapping[str, str]] = dict,
 ) -> ConfidentialGate:
-    """Return the gate of a node whose driver is asked through `source` in the thread of `live`; a recorded machine has
-    neither.
-    """
-
-    def by_driver() -> ConfidentialState:
-        assert source is not None
-        assert live is not None
-        return live.ask("the state of confidential computing", source.confidential, ASK_DEADLINE_S)
+    """Return the gate of a node whose driver answers `by_driver`, within ASK_DEADLINE_S; None: a recorded machine."""
 
     def of_recording() -> ConfidentialState:
         """It runs nothing, so its GPUs need not be attested."""
         modes = {gpu.cc_mode for gpu in read_pool().gpus.values()}
         return ConfidentialState(modes.pop() if len(modes) == 1 else None, ready=True)
 
-    read_state = of_recording if source is None else by_driver
-    return ConfidentialGate(read_state, labels, guest_modes)
+    return ConfidentialGate(by_driver or of_recording, labels, guest_modes)

@@ -14,7 +14,7 @@ from typing import Final
 
 from dracaena.api.errors import DracaenaError
 from dracaena.host.gpu_driver.thread import StoppedError, WedgedError
-from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.ports import Ask, EffectPendingError
 
 OTHERS_S: Final = 5.0
 """Longest wait for other processes of ours to close the driver: they look once a second."""
@@ -30,7 +30,7 @@ class GpuDriverLending:
 
     def __init__(
         self,
-        ask: Callable[[str, Callable[[], object], float], object],
+        ask: Ask,
         close: Callable[[], None],
         lend: Callable[[], AbstractContextManager[None]],
     ) -> None:

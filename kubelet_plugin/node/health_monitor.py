@@ -49,6 +49,7 @@ from dracaena.kubelet_plugin.discovery.health.gpu_health import (
 )
 from dracaena.kubelet_plugin.discovery.health.links import KnownLinks, links_of
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.ports import Ask
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -74,10 +75,6 @@ class HealthSource(Protocol):
     def poll(self) -> Poll:
         """Return how the GPUs are now. Raises DracaenaError."""
         ...
-
-
-Ask = Callable[[str, Callable[[], object], float], object]
-"""Runs a call in the driver's thread within a number of seconds (LiveMachine.ask): the call's name, the call."""
 
 
 def ask_at_once(_what: str, work: Callable[[], object], _deadline_s: float) -> object:

@@ -37,15 +37,16 @@ from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
 from dracaena.kubelet_plugin.changes.claim_changes import ClaimChanges
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
 from dracaena.kubelet_plugin.changes.fabric_readings import FabricReadings
-from dracaena.kubelet_plugin.changes.kinds.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.changes.ledger import Ledger
 from dracaena.kubelet_plugin.claims.calls import ClaimCalls
-from dracaena.kubelet_plugin.claims.confidential_gate import confidential_gate
+from dracaena.kubelet_plugin.claims.confidential_gate import ASK_DEADLINE_S, confidential_gate
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.last_guard import LastGuard
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.device_kinds.mig_place import made_devices
 from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.gpu_list import GpuRole
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.publish.pool import PoolIdentity
@@ -98,7 +99,7 @@ from dracaena.kubelet_plugin.wiring.share_means import (
     mps_fault_watch,
     share_means,
 )
-from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper, claim_recovery
+from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper
 from dracaena.process.clock import Clock
 
 Source = Callable[[GpuDriverRelease], NodeSource]
@@ -205,7 +206,6 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     health: HealthSource
     live: LiveMachine | None = None
     node_source: NodeSource | None = None
-    limiter: GpuDriverMemoryLimiter | None = None
     fabric: FabricReadings | None = None
     if recorded is not None:
         health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
@@ -216,7 +216,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         node_source = source(node.release) if source is not None else nvml_source(settings, node.metrics, node.release)
         fabric = fabric_readings(node)
         live = _live_machine(node, node_source, updates, with_fabric(fabric, settings))
-        health, limiter = node_source, GpuDriverMemoryLimiter(node_source, live.ask)
+        health = node_source
     if live is not None:
         at_start = {} if node.section is None else node.section.labels
         node.label_updates.subscribe(LabelReadings(settings.driver_name, at_start, live.read_soon).take)
@@ -252,10 +252,10 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     updates.subscribe(devices.take, same=devices.look_again)
     if not watched:
         streams = HealthStreams(settings.node_name, None, node.clock)
-        return GpuParts(slices, publisher, devices, updates, live, node_source, fabric, mig, None, streams, limiter)
+        return GpuParts(slices, publisher, devices, updates, live, node_source, fabric, mig, None, streams)
     monitor, streams = health_parts(node, health, live.ask if live is not None else ask_at_once, devices)
     updates.subscribe(monitor.take)
-    return GpuParts(slices, publisher, devices, updates, live, node_source, fabric, mig, monitor, streams, limiter)
+    return GpuParts(slices, publisher, devices, updates, live, node_source, fabric, mig, monitor, streams)
 
 
 def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
@@ -313,7 +313,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     guests = GuestRuntimes.parse(node.settings.guest_runtime_classes)
     files = _claim_files(node)
     reconciler = ClaimReconciler(node.claims, files)
-    shares = share_means(node.settings, node.paths, node.clock, node.release, gpus.limiter)
+    shares = share_means(node, gpus)
     late_pods = LatePods(guests, pods, node.events.warn_users, mps_folders=shares.client_folders)
     reporter.subscribe(late_pods.follow)
     kinds = [*shares.kinds, *gpu_kinds(node, gpus)]
@@ -340,13 +340,21 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             guest_runtimes=guests,
             refusal=labels.refusal,
             mps_folders=shares.client_folders,
-            gate=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels, labels.modes),
+            gate=confidential_gate(_asked_for_modes(gpus), gpus.devices.pool, node.labels, labels.modes),
         ),
         reporter=reporter,
         changes=changes,
         kind_of=shares.kind_of,
     )
-    recovery = claim_recovery(node, gpus.devices.pool, files.metadata, reconciler, reporter, state)
+    recovery = ClaimRecovery(
+        node,
+        state=state,
+        read_pool=gpus.devices.pool,
+        ledger=node.ledger,
+        metadata=files.metadata,
+        claim_reconciler=reconciler,
+        reporter=reporter,
+    )
     device_watch = DeviceWatch(node, recovery, pods)
     state.unprepares.subscribe(device_watch.changed)  # a claim may be waiting for a device node that another one held
     unclaimed: dict[str, Callable[[], int]] = {}
@@ -367,6 +375,13 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         labels.followers,
         sweeper,
     )
+
+
+def _asked_for_modes(gpus: GpuParts) -> Callable[[], ConfidentialState] | None:
+    """Return what asks the driver whether its GPUs compute confidentially; None with a recorded machine."""
+    if gpus.source is None or gpus.live is None:
+        return None
+    return partial(gpus.live.ask, "the state of confidential computing", gpus.source.confidential, ASK_DEADLINE_S)
 
 
 def _renewal(

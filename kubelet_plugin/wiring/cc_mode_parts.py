@@ -60,7 +60,7 @@ def cc_modes_of(context: LabelContext, notes: CcModeNotes) -> LabelFollower[Mach
     program = CcModeTool(settings.cc_mode_tool, writes)
     drivers = PciDriverFiles(writes, modules=str(Path(seen_host_root(settings), "lib/modules")))
     lending = GpuDriverLending(live.ask, source.close, lambda: lent(node.paths.gpu_driver_lock, node.clock, OTHERS_S))
-    lock = context.gpu_lock()(_LOCK)
+    lock = node.gpu_lock(_LOCK)
     hand = PciHand(drivers, PciHolders().holders)
     ports = CcModePorts(
         label=label,

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from dracaena.api.names import DeviceName
-from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.host.facts.troubles import TroubleKind, trouble
 from dracaena.kubelet_plugin.adapters.files.fabric_manager_file import FILE, configured_mode
@@ -65,7 +64,7 @@ def fabric_readings(node: NodeParts) -> FabricReadings:
     """Return what reads partitions, with what activates them, even if the settings say that there are none: partitions
     of claims that were prepared before must be deactivated.
     """
-    manager, lock = _library(node.settings), GpuLocks(node.paths.gpu_locks, node.clock).of(LOCK)
+    manager, lock = _library(node.settings), node.gpu_lock(LOCK)
     partitions = FabricPartitions(manager, lock, node.ledger, node.clock)
     return FabricReadings(manager, partitions, node.ledger, node.claims)
 

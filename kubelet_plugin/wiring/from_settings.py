@@ -38,11 +38,11 @@ class NodeSource(ReadingSource, HealthSource, Protocol):
         ...
 
     def confidential(self) -> ConfidentialState:
-        """Return the state of confidential computing; see confidential_gate.ConfidentialSource."""
+        """Return the state of confidential computing of all GPUs. Raises DracaenaError; may hang."""
         ...
 
     def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
-        """Limit how much of a GPU's memory a cgroup may take; see ports.MemoryLimiter."""
+        """Limit how much of a GPU's memory a cgroup may take; see ports.LimitMemory."""
         ...
 
     def mig_control(self) -> MigControl | None:

@@ -11,7 +11,8 @@ from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStream
 from dracaena.kubelet_plugin.discovery.health.device_health import DeviceHealth
 from dracaena.kubelet_plugin.discovery.health.gpu_health import Fault, Rules, taints
 from dracaena.kubelet_plugin.node.devices import NodeDevices
-from dracaena.kubelet_plugin.node.health_monitor import Ask, HealthListeners, HealthMonitor, HealthSource
+from dracaena.kubelet_plugin.node.health_monitor import HealthListeners, HealthMonitor, HealthSource
+from dracaena.kubelet_plugin.ports import Ask
 from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
 from dracaena.kubelet_plugin.wiring.from_settings import health_rules
 from dracaena.kubelet_plugin.wiring.parts import NodeParts

@@ -11,7 +11,6 @@ from prometheus_client import Gauge
 
 from dracaena.api.names import DeviceName, PoolName
 from dracaena.api.objects import Pod
-from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, set_node_condition
 from dracaena.kubelet_plugin.changes.engine import ChangeEngine
@@ -19,7 +18,6 @@ from dracaena.kubelet_plugin.labels.follower import LabelFollower, LabelPorts, L
 from dracaena.kubelet_plugin.labels.reports import LabelReports, LabelWords
 from dracaena.kubelet_plugin.node.devices import EVERY_GPU, gpu_of
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
-from dracaena.kubelet_plugin.ports import NodeLock
 from dracaena.kubelet_plugin.store.claims import IsOf, is_of_gpu
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers, is_named_of_gpu
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
@@ -55,10 +53,6 @@ class LabelContext:
         """What polls the node; there always is one where a label is followed."""
         assert self.gpus.live is not None
         return self.gpus.live
-
-    def gpu_lock(self) -> Callable[[DeviceName], NodeLock]:
-        """Return a function from a GPU to its lock."""
-        return GpuLocks(self.node.paths.gpu_locks, self.node.clock).of
 
     def users(
         self,

@@ -31,7 +31,7 @@ def mig_layouts_of(
         return None
     notes = LayoutNotes(node.ledger, node.claims, MigLayouts.name, GpuRecord())
     row = MigLayouts(
-        MigLayoutChanges(mig.hand, mig.instances, context.engine, notes, context.gpu_lock()),
+        MigLayoutChanges(mig.hand, mig.instances, context.engine, notes, node.gpu_lock),
         notes,
         context.users(),
         read_layouts=LayoutFile("MIG layouts", entry.file, read_layouts).read,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dracaena.api.machine import Gpu
 from dracaena.api.names import gpu_device_name
 from dracaena.host.adapters.files.whole_files import DocumentFolder
@@ -12,6 +10,7 @@ from dracaena.kubelet_plugin.adapters.recorded.mig import RecordedMig, access_mi
 from dracaena.kubelet_plugin.changes.kinds.mig_instances import AccessMinors, MigInstances
 from dracaena.kubelet_plugin.changes.kinds.mig_mode import WholeGpus
 from dracaena.kubelet_plugin.changes.mig_hand import MigHand
+from dracaena.kubelet_plugin.node.health_monitor import ask_at_once
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.ports import GpuGoneError, MigControl, ReadPool
 from dracaena.kubelet_plugin.wiring.from_settings import NodeSource
@@ -43,10 +42,5 @@ def mig_kinds(
         control, minors = source.mig_control(), source.access_minors
     if control is None:
         return None
-    hand = MigHand(control, _at_once if live is None else live.ask)
+    hand = MigHand(control, ask_at_once if live is None else live.ask)
     return MigKinds(hand, MigInstances(hand, read_gpu, minors, node.ledger, node.clock), WholeGpus(hand, read_gpu))
-
-
-def _at_once(_what: str, work: Callable[[], object], _deadline_s: float) -> object:
-    """Read files, which cannot hang, in the caller's thread."""
-    return work()

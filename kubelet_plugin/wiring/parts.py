@@ -17,7 +17,6 @@ from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import UnixServer
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
 from dracaena.kubelet_plugin.changes.fabric_readings import FabricReadings
-from dracaena.kubelet_plugin.changes.kinds.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.changes.kinds.mig_instances import MigInstances
 from dracaena.kubelet_plugin.changes.kinds.mig_mode import WholeGpus
 from dracaena.kubelet_plugin.changes.ledger import Ledger
@@ -121,8 +120,6 @@ class GpuParts:
     monitor: HealthMonitor | None
     """None if health is not watched."""
     streams: HealthStreams
-    limiter: GpuDriverMemoryLimiter | None
-    """None with a recorded machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from dracaena.api import mps
 from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
 from dracaena.host.adapters.kernel.boot_id import read_boot_id
-from dracaena.host.paths import PluginPaths
 from dracaena.kubelet_plugin.adapters.files.mps_supervisor import supervisor_runs
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.programs.nvidia_smi import NvidiaSmi
@@ -22,14 +22,16 @@ from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.enforcement import NO_MEMORY_LIMITS, NO_TIME_SLICES, NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import MemoryLimiter, PodCgroups
+from dracaena.kubelet_plugin.ports import PodCgroups
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root
-from dracaena.kubelet_plugin.wiring.parts import NodeParts
+from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
 from dracaena.process.clock import Clock
+
+LIMIT_DEADLINE_S: Final = 10.0
+"""Longest wait for the driver: it answers within microseconds, but may be busy with a reading of the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +50,39 @@ class ShareMeans:
         return () if self.supervisor is None else mps.client_folders(self.supervisor.protocol())
 
 
-def share_means(
-    settings: PluginSettings,
-    paths: PluginPaths,
-    clock: Clock,
-    release: GpuDriverRelease,
-    limiter: MemoryLimiter | None,
-) -> ShareMeans:
-    """Return them. A recorded machine has time slices only if it brings a driver of its own, and no memory limits:
-    `limiter` is None.
-    """
-    supervisor = _mps_shares(settings, clock)
-    use = partial(GpuDriverUse, paths.gpu_driver_lock, paths.release_request)
+def share_means(node: NodeParts, gpus: GpuParts) -> ShareMeans:
+    """Return them. A recorded machine has time slices only if it brings a driver of its own, and no memory limits."""
+    settings = node.settings
+    supervisor = _mps_shares(settings, node.clock)
+    use = partial(GpuDriverUse, node.paths.gpu_driver_lock, node.paths.release_request)
     recorded = settings.machine and not settings.driver_root
-    smi = None if recorded else NvidiaSmi(seen_driver_root(settings), refusal=release.refusal, use=use)
+    smi = None if recorded else NvidiaSmi(seen_driver_root(settings), refusal=node.release.refusal, use=use)
     cgroups = Cgroups(settings.cgroup_root)
     shares = () if supervisor is None else (supervisor,)
-    limits = () if limiter is None else (MemoryLimits(limiter, cgroups),)
+    limits = _memory_limits(gpus, cgroups)
     slices = () if smi is None else (TimeSlices(smi),)
 
-    def node() -> NodeEnforcement:
+    def enforcement() -> NodeEnforcement:
         return NodeEnforcement(
             mps=NO_MPS if supervisor is None else supervisor.offer(),
             time_slices=NO_TIME_SLICES if smi is None else smi.missing(),
-            memory_limits=NO_MEMORY_LIMITS if limiter is None else cgroups.problem(),
+            memory_limits=cgroups.problem() if limits else NO_MEMORY_LIMITS,
         )
 
-    return ShareMeans((*limits, *slices, *shares), kinds_on(node), supervisor, cgroups)
+    return ShareMeans((*limits, *slices, *shares), kinds_on(enforcement), supervisor, cgroups)
+
+
+def _memory_limits(gpus: GpuParts, cgroups: PodCgroups) -> tuple[MemoryLimits, ...]:
+    """Return what limits memory in the driver's thread; nothing with a recorded machine."""
+    source, live = gpus.source, gpus.live
+    if source is None or live is None:
+        return ()
+
+    def limit(gpu: str, cgroup: str, limit_bytes: int | None) -> None:
+        work = partial(source.limit_memory, gpu, cgroup, limit_bytes)
+        live.ask(f"a memory limit of {gpu}", work, LIMIT_DEADLINE_S)
+
+    return (MemoryLimits(limit, cgroups),)
 
 
 def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:

@@ -10,33 +10,10 @@ from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.kube import node_is_ready
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
-from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import ReadPool
-from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
 from dracaena.kubelet_plugin.wiring.parts import NodeParts
-
-
-def claim_recovery(
-    node: NodeParts,
-    read_pool: ReadPool,
-    metadata: MetadataFiles,
-    reconciler: ClaimReconciler,
-    reporter: PodDevicesReporter,
-    state: DeviceState,
-) -> ClaimRecovery:
-    """Return what settles claims without kubelet."""
-    return ClaimRecovery(
-        node,
-        state=state,
-        read_pool=read_pool,
-        ledger=node.ledger,
-        metadata=metadata,
-        claim_reconciler=reconciler,
-        reporter=reporter,
-    )
 
 
 def build_sweeper(

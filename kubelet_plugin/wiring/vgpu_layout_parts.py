@@ -69,7 +69,7 @@ def vgpu_layouts_of(
         PciDriverFiles(node.paths.gpu_locks / "writes"),
         partial(_holders, PciHolders().vgpu_holders, node.paths.podlist / SOCKET),
         notes,
-        context.gpu_lock(),
+        node.gpu_lock,
         lambda: str(uuid4()),
     )
     row = VgpuLayoutsOfNode(

@@ -94,7 +94,7 @@ def _changes(steps: FileSteps) -> Change:
 
 
 class DriverFiles:
-    """What the driver of GPU 0 was told, in files that outlive the plugin. Implements MemoryLimiter and
+    """What the driver of GPU 0 was told, in files that outlive the plugin. Implements LimitMemory and
     TimeSliceSetter.
     """
 

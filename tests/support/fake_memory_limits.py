@@ -113,7 +113,7 @@ class _Unkept(list[str]):
 
 
 class FakeLimiter:
-    """Implements MemoryLimiter. `before_each` is called before each change and after it."""
+    """Implements LimitMemory. `before_each` is called before each change and after it."""
 
     def __init__(self, *gpus: str) -> None:
         self.gpus = set(gpus)

@@ -81,7 +81,7 @@ class PlayedNode:
     intervals: Any
     """nvidia-smi: ports.TimeSliceSetter."""
     limiter: Any
-    """The driver's limits of memory: ports.MemoryLimiter."""
+    """The driver's limits of memory: ports.LimitMemory."""
     cgroups: Path
     kubelet: FakeKubelet = field(default_factory=FakeKubelet)
     minors: Callable[[], Mapping[str, int] | None] = lambda: None

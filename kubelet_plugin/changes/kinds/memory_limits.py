@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, Protocol
 
 import structlog
 
@@ -28,36 +26,10 @@ from dracaena.kubelet_plugin.changes.change import (
     Wants,
     one_by_one,
 )
-from dracaena.kubelet_plugin.node.health_monitor import Ask
-from dracaena.kubelet_plugin.ports import GpuGoneError, MemoryLimiter, NotOfferedError, PodCgroups
+from dracaena.kubelet_plugin.ports import GpuGoneError, LimitMemory, NotOfferedError, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, gpu_and_part
 
 log = structlog.get_logger()
-
-
-LIMIT_DEADLINE_S: Final = 10.0
-"""Longest wait for the driver: it answers within microseconds, but may be busy with a reading of the node."""
-
-
-class MemoryLimitSource(Protocol):
-    """Limits memory in the driver's thread (adapters.nvml.machine)."""
-
-    def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
-        """Limit how much of a GPU's memory a cgroup may take; see ports.MemoryLimiter."""
-        ...
-
-
-class GpuDriverMemoryLimiter:
-    """Implements MemoryLimiter through the driver's thread."""
-
-    def __init__(self, source: MemoryLimitSource, ask: Ask) -> None:
-        self._source = source
-        self._ask = ask
-
-    def limit(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
-        """See MemoryLimiter. Also raises what GpuDriverThread.call does."""
-        work = partial(self._source.limit_memory, gpu, cgroup, limit_bytes)
-        self._ask(f"a memory limit of {gpu}", work, LIMIT_DEADLINE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +49,8 @@ class MemoryLimits(ThingKind[OwnersAlone, Limit]):
     rank = 30
     noted = OwnersAlone
 
-    def __init__(self, limiter: MemoryLimiter, cgroups: PodCgroups) -> None:
-        self._limiter = limiter
+    def __init__(self, limit: LimitMemory, cgroups: PodCgroups) -> None:
+        self._limit_memory = limit
         self._cgroups = cgroups
 
     def gpu(self, thing: Thing) -> DeviceName:
@@ -133,9 +105,8 @@ class MemoryLimits(ThingKind[OwnersAlone, Limit]):
         if step.cgroup is None:
             return End()
         try:
-            self._limiter.limit(
-                f"GPU-{self.gpu(act.thing).removeprefix('gpu-')}", step.cgroup, step.limit_bytes or None
-            )
+            gpu = f"GPU-{self.gpu(act.thing).removeprefix('gpu-')}"
+            self._limit_memory(gpu, step.cgroup, step.limit_bytes or None)
         except NotOfferedError as error:
             return _refused(act, error)
         except GpuGoneError as error:

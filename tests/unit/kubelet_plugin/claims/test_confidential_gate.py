@@ -205,8 +205,8 @@ def test_devices_of_other_drivers_and_claims_without_allocation_are_left_alone()
 
 
 def test_a_recorded_machine_runs_nothing_that_had_to_be_attested() -> None:
-    gate = confidential_gate(None, None, lambda: pool_in("on"))
+    gate = confidential_gate(None, lambda: pool_in("on"))
     gated = gated_devices(requiring(device_name(0)), pool_in("on"))
     gate.refuse(gated)
     with refused("its mode is off"):
-        confidential_gate(None, None, lambda: pool_in("off")).refuse(gated)
+        confidential_gate(None, lambda: pool_in("off")).refuse(gated)

@@ -79,7 +79,7 @@ class Ground:
             FakeClaims(*self.claims),
             pods=pods,
             kind_of=kinds_on(lambda: node),
-            kinds=[MemoryLimits(self.limiter, cgroups), TimeSlices(self.slices)],
+            kinds=[MemoryLimits(self.limiter.limit, cgroups), TimeSlices(self.slices)],
             steps=steps or FileSteps(),
         )
         if self.folder.exists():

@@ -111,7 +111,7 @@ def test_files_of_the_host_are_those_that_this_process_sees(tmp_path: Path) -> N
     def failure(**settings: Any) -> str:
         node: Any = SimpleNamespace(
             settings=PluginSettings(node_name="n", driver_root_mount=str(seen), **settings),
-            paths=SimpleNamespace(gpu_locks=tmp_path / "locks"),
+            gpu_lock=GpuLocks(tmp_path / "locks", SystemClock()).of,
             clock=SystemClock(),
             claims=node_claims(tmp_path),
             ledger=Ledger(DocumentFolder(tmp_path / "ledger"), node_claims(tmp_path), "boot-1"),

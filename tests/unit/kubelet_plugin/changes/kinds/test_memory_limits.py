@@ -94,7 +94,7 @@ class Ground:
             FakeClaims(*self.claims),
             pods=self.pods,
             kind_of=kinds_on(lambda: NodeEnforcement(memory_limits=cgroups.problem())),
-            kinds=[MemoryLimits(self.limiter, cgroups)],
+            kinds=[MemoryLimits(self.limiter.limit, cgroups)],
             steps=steps or FileSteps(),
             **parts,
         )
@@ -484,7 +484,7 @@ def test_a_claim_that_was_prepared_ends_without_its_limit_although_its_note_is_g
     assert ground.node.ledger.things(MEMORY_LIMIT) == ()
 
 
-TABLE = MemoryLimits(FakeLimiter(), Cgroups("/nowhere"))
+TABLE = MemoryLimits(FakeLimiter().limit, Cgroups("/nowhere"))
 TORN = Unreadable("its note is torn", b"torn")
 OURS = Note("boot-1", {"one": ({"memory_bytes": 1, "required": True},)}, OwnersAlone())
 
