@@ -13,7 +13,7 @@ from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
-from dracaena.kubelet_plugin.adapters.programs.persistence_mode import PersistenceMode
+from dracaena.kubelet_plugin.adapters.programs.persistence_mode import SWITCHED_S, PersistenceMode
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.changes.change import AnyThingKind
 from dracaena.kubelet_plugin.changes.kinds.mig_mode import WholeGpus
@@ -67,6 +67,7 @@ def gpu_kinds(node: NodeParts, gpus: GpuParts) -> tuple[AnyThingKind, ...]:
             seen_driver_root(node.settings),
             refusal=node.release.refusal,
             use=partial(GpuDriverUse, node.paths.gpu_driver_lock, node.paths.release_request),
+            answer_s=SWITCHED_S,
         ),
     )
     partitions = () if gpus.fabric is None else (gpus.fabric.partitions,)

@@ -188,9 +188,7 @@ class ControlProgram:
         return _last_line(Path(logs) / "control.log")
 
     def _program(self) -> PurePosixPath | None:
-        root = GpuDriverRoot(self._driver)
-        found = (root.resolve(f"{folder}/{PROGRAM}") for folder in PROGRAM_FOLDERS)
-        return next((path for path in found if path is not None), None)
+        return GpuDriverRoot(self._driver).program(PROGRAM, PROGRAM_FOLDERS)
 
     def _call(self, command: ControlCommand) -> tuple[list[str], dict[str, str]]:
         program = self._program()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -96,6 +96,11 @@ class GpuDriverRoot:
         ldconfig has run.
         """
         found = (self.resolve(path) for path in self._places(name))
+        return next((path for path in found if path is not None), None)
+
+    def program(self, name: str, folders: Sequence[str]) -> PurePosixPath | None:
+        """Return a program in the first of some folders that has it, links followed; None if none has it."""
+        found = (self.resolve(f"{folder}/{name}") for folder in folders)
         return next((path for path in found if path is not None), None)
 
     def _places(self, name: str) -> Iterator[str]:

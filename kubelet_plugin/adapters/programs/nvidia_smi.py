@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final, Protocol
 
@@ -75,8 +75,8 @@ def driver_in_use(use: DriverUse, refusal: Callable[[], str | None]) -> Iterator
         use.leave()
 
 
-class NvidiaSmi:
-    """Implements dracaena.kubelet_plugin.ports.TimeSliceSetter. From any thread."""
+class NvidiaSmiProgram:
+    """The program of one driver. From any thread; keeps no state."""
 
     def __init__(
         self,
@@ -97,9 +97,36 @@ class NvidiaSmi:
         if self._program() is not None:
             return None
         return (
-            f"no {PROGRAM} below {self._driver} (searched {', '.join(PROGRAM_FOLDERS)}) to set them with: install the "
-            "NVIDIA driver with its utilities, or name its folder in driver-root"
+            f"no {PROGRAM} below {self._driver} (searched {', '.join(PROGRAM_FOLDERS)}): install the NVIDIA driver "
+            "with its utilities, or name its folder in driver-root"
         )
+
+    def _program(self) -> PurePosixPath | None:
+        return GpuDriverRoot(self._driver).program(PROGRAM, PROGRAM_FOLDERS)
+
+    def _ended(self, line: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
+        """Run it to its end while the driver may be open, and return what it says and its exit code. It is killed after
+        a time limit, and left behind if it cannot be killed.
+        """
+        with driver_in_use(self._use(), self._refusal):
+            try:
+                printed, code = printed_by(line, self._answer_s, environment, with_errors=True)
+            except OSError as error:
+                raise TemporaryError(f"cannot run {line[0]}: {error.strerror}") from error
+            except subprocess.TimeoutExpired as error:
+                raise TemporaryError(
+                    f"{PROGRAM} does not answer within {self._answer_s:g} s: look at `dmesg`"
+                ) from error
+        return printed.decode("utf-8", "backslashreplace"), code
+
+
+def said(text: str, code: int) -> str:
+    """Return what the program says of a failure, in one line."""
+    return f"says: {' '.join(text.split())[-200:] or 'nothing'} (exit code {code})"
+
+
+class NvidiaSmi(NvidiaSmiProgram):
+    """Implements dracaena.kubelet_plugin.ports.TimeSliceSetter."""
 
     def read(self, gpu: str) -> TimeSliceInterval | None:
         """See TimeSliceSetter."""
@@ -111,17 +138,15 @@ class NvidiaSmi:
 
     def _run(self, gpu: str, option: str) -> str:
         line, environment = self._call(["compute-policy", "-i", gpu, option])
-        with driver_in_use(self._use(), self._refusal):
-            text, code = self._ended(line, environment)
+        text, code = self._ended(line, environment)
         command = f"`{PROGRAM} compute-policy -i {gpu} {option}`"
         if code == 0:
             return text
-        said = " ".join(text.split())[-200:] or "nothing"
         if code in _GONE:
-            raise GpuGoneError(f"{command} says: {said} (exit code {code})")
+            raise GpuGoneError(f"{command} {said(text, code)}")
         if code in _NOT_OFFERED:
-            raise NotOfferedError(f"{_NOT_OFFERED[code]} ({command} says: {said}, exit code {code})")
-        raise TemporaryError(f"{command} says: {said} (exit code {code})")
+            raise NotOfferedError(f"{_NOT_OFFERED[code]}: {command} {said(text, code)}")
+        raise TemporaryError(f"{command} {said(text, code)}")
 
     def _call(self, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         program = self._program()
@@ -133,18 +158,3 @@ class NvidiaSmi:
         if library is not None:
             environment["LD_PRELOAD"] = str(root.on_disk(library))
         return [str(root.on_disk(program)), *arguments], environment
-
-    def _program(self) -> PurePosixPath | None:
-        root = GpuDriverRoot(self._driver)
-        found = (root.resolve(f"{folder}/{PROGRAM}") for folder in PROGRAM_FOLDERS)
-        return next((path for path in found if path is not None), None)
-
-    def _ended(self, line: Sequence[str], environment: dict[str, str]) -> tuple[str, int]:
-        """Run the program to its end; it is killed after a time limit, and left behind if it cannot be killed."""
-        try:
-            printed, status = printed_by(line, self._answer_s, environment, with_errors=True)
-        except OSError as error:
-            raise TemporaryError(f"cannot run {line[0]}: {error.strerror}") from error
-        except subprocess.TimeoutExpired as error:
-            raise TemporaryError(f"{PROGRAM} does not answer within {self._answer_s:g} s: look at `dmesg`") from error
-        return printed.decode("utf-8", "backslashreplace"), status

@@ -70,7 +70,7 @@ def test_a_refusal_has_the_programs_own_words(smi: Path) -> None:
 
 def test_a_driver_without_the_program_says_so(smi: Path) -> None:
     (smi / "nvidia-smi").unlink()
-    with pytest.raises(TemporaryError, match="there is no such program below /"):
+    with pytest.raises(TemporaryError, match="cannot be run: no nvidia-smi below / "):
         mode(smi).set(GPU, on=False)
 
 
