@@ -80,6 +80,11 @@ class Worker:
             self._noticed = self._hurried = False
             return not self._stopping
 
+    def again(self, pause_s: float) -> bool:
+        """Announce work, and pause before it; False: it is time to end."""
+        self.notice()
+        return self.pause(pause_s)
+
     def pause(self, seconds: float) -> bool:
         """Wait, ignoring announcements other than hurry(); False: it is time to end."""
         deadline_s = self._clock.monotonic() + seconds
@@ -87,3 +92,17 @@ class Worker:
             while not (self._stopping or self._hurried) and (left_s := deadline_s - self._clock.monotonic()) > 0:
                 self._clock.wait(self._condition, left_s)
             return not self._stopping
+
+
+class WorkerService:
+    """Something that runs as the loop of one worker, which it has made."""
+
+    _worker: Worker
+
+    def start(self) -> None:
+        """Begin the loop."""
+        self._worker.start()
+
+    def stop(self) -> None:
+        """End the loop (Worker.stop). What it waits for must be stopped before it."""
+        self._worker.stop()

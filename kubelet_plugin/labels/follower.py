@@ -20,7 +20,7 @@ import structlog
 
 from dracaena.api.errors import BadInputError, DracaenaError, PermanentError, TemporaryError
 from dracaena.api.machine import Machine
-from dracaena.kubelet_plugin.worker import Worker
+from dracaena.kubelet_plugin.worker import Worker, WorkerService
 from dracaena.process.clock import Clock
 
 LOOK_S: Final = 10.0
@@ -155,8 +155,11 @@ class LabelRow(ABC, Generic[T, G]):
         return ""
 
 
-class LabelFollower(Generic[T, G]):
-    """Has a thread of its own. take(), read_again() and look_soon() are for any thread."""
+class LabelFollower(WorkerService, Generic[T, G]):
+    """Has a thread of its own. take(), read_again() and look_soon() are for any thread. Nothing is published before the
+    first look has said what is withheld (NodeDevices). A change that is under way at the end is finished after the next
+    start.
+    """
 
     def __init__(self, row: LabelRow[T, G], ports: LabelPorts, clock: Clock) -> None:
         self._row = row
@@ -168,14 +171,6 @@ class LabelFollower(Generic[T, G]):
         self._withheld_s: dict[str, float] = {}  # since when each thing was seen to be withheld
         self._changed: dict[str, tuple[G, int]] = {}  # changed but not read since: goal, number of readings by then
         self._worker = Worker(row.name, self._run, clock)
-
-    def start(self) -> None:
-        """Begin. Nothing is published before the first look has said what is withheld (NodeDevices)."""
-        self._worker.start()
-
-    def stop(self) -> None:
-        """End the thread. The next start finishes a change that is under way."""
-        self._worker.stop()
 
     def take(self, machine: Machine) -> None:
         """Use another reading from now on."""

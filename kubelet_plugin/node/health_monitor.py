@@ -50,7 +50,7 @@ from dracaena.kubelet_plugin.discovery.health.gpu_health import (
 from dracaena.kubelet_plugin.discovery.health.links import KnownLinks, links_of
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import Ask
-from dracaena.kubelet_plugin.worker import Worker
+from dracaena.kubelet_plugin.worker import Worker, WorkerService
 from dracaena.process.clock import Clock
 
 EVENTS_S = 1.0
@@ -103,7 +103,7 @@ class HealthListeners:
     """Called with what is wrong with the whole node."""
 
 
-class HealthMonitor:
+class HealthMonitor(WorkerService):
     """Keeps the health of all devices. A separate thread asks; take() and devices() never wait, from any thread.
 
     `node_faults` returns, at each look, the faults that all devices have at once.
@@ -148,14 +148,6 @@ class HealthMonitor:
         self._silences: set[str] = set()
         """Why whole polls failed, as long as any GPU still has that as a fault."""
         self._worker = Worker("health", self._run, clock)
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self._worker.start()
-
-    def stop(self) -> None:
-        """End the thread. Stop what it waits for first."""
-        self._worker.stop()
 
     def take(self, machine: Machine) -> None:
         """Watch the devices of this machine from now on. A GPU that it no longer has is remembered as gone."""

@@ -33,7 +33,7 @@ from dracaena.kubelet_plugin.discovery.publish.pool import (
 )
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import SliceAccess, SliceCache, Writers, WriteTurn
-from dracaena.kubelet_plugin.worker import Worker
+from dracaena.kubelet_plugin.worker import Worker, WorkerService
 from dracaena.process.clock import Clock
 
 DEBOUNCE_S = 1.0
@@ -73,11 +73,12 @@ class FieldDroppedError(DracaenaError):
         self.field = field
 
 
-class Publisher:
+class Publisher(WorkerService):
     """Publishes one pool. A separate thread writes; ready() says whether the first publication is done.
 
     Writes nothing until set_pages() was called and kubelet has registered this plugin; slices of an earlier run stay. A
-    pod that is bound before kubelet knows the driver would wait a minute or more for kubelet's next look at it.
+    pod that is bound before kubelet knows the driver would wait a minute or more for kubelet's next look at it. The
+    slices outlive stop(): the devices are still there, and a restart must not disturb pods.
     """
 
     def __init__(
@@ -116,14 +117,6 @@ class Publisher:
         everybody before the watch begins.
         """
         self._shown.append(shown)
-
-    def start(self) -> None:
-        """Begin to publish."""
-        self._worker.start()
-
-    def stop(self) -> None:
-        """End the thread. The slices stay: the devices are still there, and a restart must not disturb pods."""
-        self._worker.stop()
 
     def set_pages(self, pages: Sequence[Page]) -> None:
         """Publish these pages from now on. From any thread; never blocks."""
@@ -290,12 +283,12 @@ class Publisher:
             except DracaenaError as error:
                 self._metrics.publishing.errors.inc()
                 log.warning("not published, trying again", error=str(error))
-                self._try_again()
+                self._worker.again(self._backoff.next_s())
             except Exception:
                 # The thread's outermost loop: a bug must not end publishing for the life of the process.
                 self._metrics.publishing.errors.inc()
                 log.exception("publishing failed")
-                self._try_again()
+                self._worker.again(self._backoff.next_s())
             else:
                 self._metrics.publishing.taint_refused.set(self._refused_until_s is not None)
                 self._worker.pause(self._next_debounce_s(wrote=wrote))
@@ -310,10 +303,6 @@ class Publisher:
 
     def _due(self) -> bool:
         return self._registered and self._pages is not None
-
-    def _try_again(self) -> None:
-        self._worker.notice()
-        self._worker.pause(self._backoff.next_s())
 
 
 def _without(pages: Sequence[Page], withheld: Collection[GatedField]) -> list[Page]:

@@ -418,15 +418,11 @@ class PodDevicesReporter:
                 self._backoff.reset()
             except DracaenaError as error:
                 log.warning("assignments not up to date, retrying", error=str(error))
-                self._try_again()
+                self._worker.again(self._backoff.next_s())
             except Exception:
                 # The thread's outermost loop: a bug must not end the monitoring of this node.
                 log.exception("assignments failed")
-                self._try_again()
-
-    def _try_again(self) -> None:
-        self._worker.notice()
-        self._worker.pause(self._backoff.next_s())
+                self._worker.again(self._backoff.next_s())
 
 
 def _consumers(claim: ResourceClaim) -> set[PodUid]:

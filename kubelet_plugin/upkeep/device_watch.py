@@ -22,7 +22,7 @@ from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.ports import PodCache
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
-from dracaena.kubelet_plugin.worker import Worker
+from dracaena.kubelet_plugin.worker import Worker, WorkerService
 
 LOOK_EVERY_S = 60.0
 """A look when nothing has changed costs some microseconds per claim; pods that come later are told within this time."""
@@ -39,7 +39,7 @@ TellUsers = Callable[[ClaimReference, Sequence[Pod], str, str], None]
 log = structlog.get_logger()
 
 
-class DeviceWatch:
+class DeviceWatch(WorkerService):
     """Looks in a thread of its own. Only that thread calls look(), or a test in its place."""
 
     def __init__(
@@ -55,14 +55,6 @@ class DeviceWatch:
         self._told: set[tuple[str, str, str]] = set()  # claim, pod or nothing, text
         self._complaint = ""
         self._worker = Worker("device-watch", self._run, context.clock)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._worker.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._worker.stop()
 
     def changed(self) -> None:
         """Look soon: a claim released devices, or the users of claims are known. From any thread; never blocks."""
@@ -113,15 +105,11 @@ class DeviceWatch:
                 if str(error) != self._complaint:  # before the first reading the same error repeats for minutes
                     log.warning("prepared claims not brought up to date, retrying", error=str(error))
                 self._complaint = str(error)
-                self._try_again()
+                self._worker.again(self._backoff.next_s())
             except Exception:
                 # The thread's outermost loop: a bug must not end it for the life of the process.
                 log.exception("look at prepared claims failed")
-                self._try_again()
-
-    def _try_again(self) -> None:
-        self._worker.notice()
-        self._worker.pause(self._backoff.next_s())
+                self._worker.again(self._backoff.next_s())
 
 
 def _words(trouble: ClaimTrouble) -> Sequence[tuple[str, str]]:

@@ -28,7 +28,7 @@ from dracaena.kubelet_plugin.prepare.mps_faults import (
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
-from dracaena.kubelet_plugin.worker import Worker
+from dracaena.kubelet_plugin.worker import Worker, WorkerService
 from dracaena.process.clock import Clock
 
 LOOK_EVERY_S: Final = 5.0
@@ -43,7 +43,7 @@ Shares = Mapping[str, tuple[PreparedClaim, Effect]]
 log = structlog.get_logger()
 
 
-class MpsFaultWatch:
+class MpsFaultWatch(WorkerService):
     """Looks in a thread of its own. Only that thread calls look(), or a test in its place."""
 
     def __init__(
@@ -73,14 +73,6 @@ class MpsFaultWatch:
         """Whether the file agrees."""
         self._complaint = ""
         self._worker = Worker("mps-faults", self._run, clock)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._worker.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._worker.stop()
 
     def changed(self) -> None:
         """Look soon: the users of claims are known. From any thread; never blocks."""

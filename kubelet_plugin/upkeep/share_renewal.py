@@ -32,7 +32,7 @@ from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
 from dracaena.kubelet_plugin.store.claims import NodeClaims
 from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
 from dracaena.kubelet_plugin.upkeep.told_users import ToldUsers
-from dracaena.kubelet_plugin.worker import Worker
+from dracaena.kubelet_plugin.worker import Worker, WorkerService
 from dracaena.process.clock import Clock
 
 ENFORCED: Final = frozenset({MEMORY_LIMIT, TIME_SLICE})
@@ -85,7 +85,7 @@ class ShareUsers(Protocol):
         ...
 
 
-class ShareRenewal:
+class ShareRenewal(WorkerService):
     """Works in a thread of its own. Only that thread calls look() and pause_s(), or a test in its place."""
 
     def __init__(
@@ -115,14 +115,6 @@ class ShareRenewal:
         self._pauses_s: dict[ClaimUid, float] = {}  # how long it can wait for the next look
         self._failing: dict[ClaimUid, str] = {}  # why it could not be settled
         self._worker = Worker("share-renewal", self._run, clock)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._worker.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._worker.stop()
 
     def changed(self) -> None:
         """Look soon: the driver was read, or the users of claims are known. From any thread; never blocks."""

@@ -39,7 +39,7 @@ from dracaena.kubelet_plugin.node.context import NodeContext
 from dracaena.kubelet_plugin.ports import ClaimGoneError, KubeletWitness, PodCache
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
-from dracaena.kubelet_plugin.worker import Worker
+from dracaena.kubelet_plugin.worker import Worker, WorkerService
 
 SWEEP_EVERY_S = 300.0
 """Pause between sweeps. Nothing waits for a sweep, and each reads all checkpoints once."""
@@ -57,8 +57,10 @@ UNHEARD = "KubeletUnheard"
 log = structlog.get_logger()
 
 
-class Sweeper:
-    """Sweeps in a thread of its own. Only that thread calls sweep(), or a test in its place."""
+class Sweeper(WorkerService):
+    """Sweeps in a thread of its own, the first time as soon as the pods of this node are known. Only that thread calls
+    sweep(), or a test in its place.
+    """
 
     def __init__(
         self,
@@ -88,14 +90,6 @@ class Sweeper:
         self._said = ""
         self._devices_known = False  # only for the thread that calls take()
         self._worker = Worker("sweeper", self._run, context.clock)
-
-    def start(self) -> None:
-        """Begin to sweep, the first time as soon as the pods of this node are known."""
-        self._worker.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._worker.stop()
 
     def take(self, _machine: Machine) -> None:
         """Sweep at once when the first reading comes: until then nothing that needs devices can be settled. Never
@@ -274,6 +268,5 @@ class Sweeper:
             except DracaenaError as error:
                 self._metrics.sweeping.sweeps.labels("failed").inc()
                 log.warning("sweep failed, trying again", error=str(error))
-            self._worker.notice()
-            if not self._worker.pause(LOOK_AGAIN_S if self._gone_since_s else SWEEP_EVERY_S):
+            if not self._worker.again(LOOK_AGAIN_S if self._gone_since_s else SWEEP_EVERY_S):
                 return
