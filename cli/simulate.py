@@ -10,7 +10,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from dracaena.api.errors import BadInputError
 from dracaena.api.extended_resources import GPUS
+from dracaena.api.topology_levels import DEFAULT_LEVELS
 from dracaena.cli.commands import Commands, add_driver_name, add_strict
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from dracaena.cli.cluster_objects import ClusterObjects
     from dracaena.cli.cut_parts import CutParts
     from dracaena.cli.manifests import Manifest
-    from dracaena.controller.simulation import Outcome, Simulation
+    from dracaena.controller.simulation import GangOutcome, Outcome, Simulation
     from dracaena.validation import Rewriting
 
 _DESCRIPTION: Final = """\
@@ -30,7 +32,9 @@ workloads that create pods (Deployments, StatefulSets, DaemonSets, Jobs, CronJob
 other object that has pod templates), and Namespaces: their quotas, and the label with which new pods get claims in
 place of nvidia.com/gpu. Allocated claims hold their devices. Pods are decided by priority (spec.priority: a
 PriorityClass is not looked up), then by age, then in the order of the files; a pod that was never created comes after
-those that were. Claims that no pod uses come last, each as if a pod without other needs used it.
+those that were. The pods of a JobSet, of an Indexed Job, of a group of a LeaderWorkerSet and of a PodGroup are placed
+at once, in the smallest domain that holds them all: a node, an NVLink clique, a rack (--topology-levels), the cluster.
+Claims that no pod uses come last, each as if a pod without other needs used it.
 
 Exit code: 0 even if something gets no devices, 2 if something cannot be read or, with --strict, is not understood.
 Remarks go to standard error.
@@ -49,6 +53,11 @@ examples:
       dracaena topology show --machine dgx-1v -o resourceslices --node worker-1 > worker-1.yaml
       dracaena simulate -f worker-1.yaml -f deploy/deviceclasses -f pod.yaml
 """
+_ONE_BY_ONE: Final = (
+    "gangs are placed as a whole here, and the controller decides for their pods one by one: in a cluster they may be"
+    " further apart, or fit only in part"
+)
+
 _POD_S: Final = 10.0
 """How long one decision may take here: a hundred times as long as in the controller, for a person waits for it."""
 
@@ -82,6 +91,13 @@ def register(commands: Commands) -> None:
         action="store_true",
         help="say how many copies of each pod, workload and claim template fit into the cluster as it is now",
     )
+    parser.add_argument(
+        "--topology-levels",
+        metavar="LABEL,…",
+        default=",".join(DEFAULT_LEVELS.labels),
+        help="node labels that name racks, blocks and the like, the largest first, or the name of a known list, as in "
+        "the controller's setting topology-levels (default: %(default)s)",
+    )
     add_driver_name(parser)
     add_strict(parser)
     parser.set_defaults(run=_run)
@@ -98,7 +114,12 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.controller.simulation import Simulation
     from dracaena.process.clock import SystemClock
     from dracaena.validation import Rewriting
+    from dracaena.validation.topology_levels import read_topology_levels
 
+    try:
+        levels = read_topology_levels(list(filter(None, arguments.topology_levels.split(","))))
+    except BadInputError as error:
+        raise BadInputError(f"--topology-levels {error}") from error
     clock = SystemClock()
     manifests = load_manifests(arguments.paths)
     rewriting = Rewriting([one.object for one in manifests.objects], arguments.driver_name)
@@ -118,6 +139,7 @@ def _run(arguments: argparse.Namespace) -> int:
             claims=objects.claims,
             templates=templates,
             namespaces=objects.namespaces,
+            levels=levels,
         )
         made.limit = lambda: Deadline(clock, _POD_S).begin()
         return made
@@ -140,6 +162,8 @@ def _run(arguments: argparse.Namespace) -> int:
         outcomes = list(simulation.outcomes((*objects.pods, *made.pods)))
         parts = CutParts(arguments.driver_name, objects.slices, objects.claims)
         documents, lines = [_document(outcome) for outcome in outcomes], _table(outcomes, simulation, parts)
+        if any(outcome.gang is not None and outcome.gang.is_placed for outcome in outcomes):
+            print(f"dracaena: {_ONE_BY_ONE}", file=sys.stderr)
     if arguments.output == "json":
         print(json.dumps(documents, indent=2))
     else:
@@ -216,7 +240,12 @@ def _document(outcome: Outcome) -> dict[str, Any]:
         "reason": outcome.reason,
         "help": list(outcome.remedies),
         "ignored": list(outcome.ignored),
+        "gang": None if outcome.gang is None else _gang_document(outcome.gang),
     }
+
+
+def _gang_document(gang: GangOutcome) -> dict[str, Any]:
+    return {"name": gang.name, "members": gang.members, "placed": gang.is_placed, "reason": gang.text}
 
 
 def _table(outcomes: Sequence[Outcome], simulation: Simulation, parts: CutParts) -> Iterator[str]:
@@ -242,6 +271,8 @@ def _table(outcomes: Sequence[Outcome], simulation: Simulation, parts: CutParts)
             yield from wrapped(f"would help: {text}", first=4, rest=6)
         for text in outcome.ignored:
             yield from wrapped(f"ignored: {text}", first=4, rest=6)
+    for gang in dict.fromkeys(outcome.gang for outcome in outcomes if outcome.gang is not None):
+        yield from wrapped(str(gang), first=0, rest=4)
     served = sum(1 for outcome in outcomes if outcome.node is not None)
     yield f"{served} of {len(outcomes)} claims get their devices"
 

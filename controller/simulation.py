@@ -29,9 +29,13 @@ from dracaena.api.topology_levels import DEFAULT_LEVELS, NO_LEVELS, TopologyLeve
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Reasons, Unsatisfied, ended
+from dracaena.controller.allocation.gang.gang_allocator import GangAllocation, GangAllocator, domains_of
+from dracaena.controller.allocation.gang.question import GangRefusal
+from dracaena.controller.allocation.gang.words import members_in_words, place_in_words
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
+from dracaena.controller.allocation.state.families import Family, family_of
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
 from dracaena.controller.allocation.state.size_demand import SizeDemand
@@ -44,6 +48,27 @@ _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
 
 _POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a generated claim: the entry of its pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangOutcome:
+    """What becomes of the pods of a gang as a whole."""
+
+    name: str
+    """Kind and `namespace/name` of what makes them one."""
+    members: str
+    """How many pods of how many GPUs each, in words."""
+    is_placed: bool
+    """Whether all were placed at once; if not, each pod was decided by itself."""
+    text: str
+    """Where, or why not."""
+
+    def __str__(self) -> str:
+        """As one line."""
+        return f"{self.name}: {self.members} → {self.text}" if self.is_placed else self._not_placed()
+
+    def _not_placed(self) -> str:
+        return f"{self.name}: {self.members} are decided one by one: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +88,8 @@ class Outcome:
     decision: Decision | None = None
     ignored: tuple[str, ...] = ()
     """What has no effect in the pod and its claims, in the words of the Event; only on the pod's first claim."""
+    gang: GangOutcome | None = None
+    """The gang that the pod belongs to."""
 
     @property
     def node(self) -> str | None:
@@ -84,14 +111,17 @@ class Simulation:
         claims: Iterable[ResourceClaim] = (),
         templates: Iterable[ResourceClaimTemplate] = (),
         namespaces: Iterable[Namespace] = (),
+        levels: TopologyLevels = DEFAULT_LEVELS,
     ) -> None:
-        """Claims that are already allocated hold their devices; namespaces are read for their quotas."""
+        """Claims that are already allocated hold their devices; namespaces are read for their quotas. `levels`: what
+        nodes are in above NVLink cliques."""
         self.limit: Callable[[], Callable[[int], bool]] = lambda: never
         """Called for each decision; returns the function that says whether to stop it (effort.Effort.begin)."""
         self._naming: Counter[str | None] = Counter()  # claim → pods that name it
         self._claims = {claim.key: claim for claim in claims}
         self._templates = {template.key: template for template in templates}
         self._allocator = Allocator()
+        self._gangs = GangAllocator(self._allocator)
         self.inventory: Inventory = make_inventory(
             driver,
             nodes=nodes,
@@ -99,7 +129,7 @@ class Simulation:
             claims=self._claims.values(),
             classes=classes,
             taint_rules=taint_rules,
-            levels=DEFAULT_LEVELS,
+            levels=levels,
         )
         self._quotas = Quotas(self.inventory)
         self._pods_with: defaultdict[str | None, set[str]] = defaultdict(set)  # claim → the placed pods that name it
@@ -110,7 +140,8 @@ class Simulation:
 
     def outcomes(self, pods: Iterable[Pod]) -> Iterator[Outcome]:
         """Decide for all pods in the order of the controller's queue: by priority, then by age with those never created
-        last, then in the given order. Then decide for the claims that no pod names, as if a pod without other needs
+        last, then in the given order. The pods of a gang are placed at once, at the turn of the first, if they fit;
+        else each by itself. Then decide for the claims that no pod names, as if a pod without other needs
         used each.
 
         Pods that run, have ended or are being deleted are skipped, and so are allocated claims; but pods that have a
@@ -121,8 +152,18 @@ class Simulation:
         self._naming.update(key for pod in every for key in {claim.key for claim in pod_claims(pod)})
         owners = {pod.metadata.uid for pod in every} - {""}
         alone = [key for key, claim in self._claims.items() if key not in self._naming and not _owned(claim, owners)]
-        for pod in sorted(filter(is_pending, every), key=_turn):
-            yield from self.decide(pod)
+        gangs: dict[Family, list[Pod]] = {}
+        waiting = sorted(filter(is_pending, every), key=_turn)
+        for pod in waiting:
+            family = _gang_of(pod)
+            if family is not None:
+                gangs.setdefault(family, []).append(pod)
+        for pod in waiting:
+            family = _gang_of(pod)
+            if family is None or len(gangs.get(family, ())) == 1:
+                yield from self.decide(pod)
+            else:
+                yield from self._decide_gang(gangs.pop(family, ()))
         for key in alone:
             yield from self._of_nobody(self._claims[key])
 
@@ -158,6 +199,70 @@ class Simulation:
         elif waiting:
             yield from self._decide(pod, pod.key, keys)
 
+    def _decide_gang(self, pods: Sequence[Pod]) -> Iterator[Outcome]:
+        """Decide for the pods of a gang at once; where that is not possible, for one after another. Without pods for
+        none: their turn was that of the first."""
+        if not pods:
+            return
+        members = [self._with_generated_claims(pod) for pod in pods]
+        keys = [tuple(dict.fromkeys(claim.key or "" for claim in pod_claims(pod))) for pod in members]
+        obstacles = (self._obstacle(pod, mine) for pod, mine in zip(members, keys, strict=True))
+        obstacle = next((why for why in obstacles if why is not None), None)
+        found: GangAllocation | GangRefusal | str
+        found = obstacle or self._gang_decision(members, keys)
+        gpus = [self._gpus(mine) for mine in keys] if obstacle is None else []
+        words = members_in_words(gpus) if gpus else f"{len(pods)} pods"
+        placed = isinstance(found, GangAllocation)
+        text = place_in_words(found, domains_of(self.inventory)) if isinstance(found, GangAllocation) else str(found)
+        gang = GangOutcome(_gang_name(pods[0]), words, placed, text)
+        if not isinstance(found, GangAllocation):
+            yield from (replace(outcome, gang=gang) for pod in members for outcome in self.decide(pod))
+            return
+        for pod, allocation in zip(members, found.allocations, strict=True):
+            others = {entry.claim.key for entry in allocation.claims if self._naming[entry.claim.key] > 1}
+            claims = [self._claims[entry.claim.key] for entry in allocation.claims]
+            ignored = self._allocator.ignored(self.inventory, pod, claims, others=others, is_over=self.limit())
+            self._place(pod, allocation.node)
+            for place, outcome in enumerate(self._given(allocation, pod.key)):
+                yield replace(outcome, gang=gang, ignored=ignored if place == 0 else ())
+
+    def _gang_decision(
+        self, members: Sequence[Pod], keys: Sequence[Sequence[str]]
+    ) -> GangAllocation | GangRefusal | str:
+        """Return the decision for all members, whose claims then hold their devices; or why there is none."""
+        asked = [(pod, [self._claims[key] for key in mine]) for pod, mine in zip(members, keys, strict=True)]
+        waiting = [(pod, claims) for pod, claims in asked if any(not claim.status.allocation for claim in claims)]
+        if len(waiting) < len(asked) or len({key for mine in keys for key in mine}) < sum(map(len, keys)):
+            return "some of its claims are allocated, or several of its pods name one"
+        kin = self.inventory.kin(members[0])
+        fixed = () if kin is None else tuple(sorted(name for name in kin.siblings if self.inventory.offers(name)))
+        found = self._gangs.allocate(
+            self.inventory, waiting, domains_of(self.inventory), fixed=fixed, is_over=self.limit()
+        )
+        if not isinstance(found, GangAllocation):
+            return found.text if isinstance(found, Refused) else found
+        for number, allocation in enumerate(found.allocations):
+            given = allocation
+
+            def given_again(_barred: object, given: Allocation = given) -> Allocation:
+                return given
+
+            answer = self._quotas.ask(members[number].metadata.namespace, given_again)
+            if isinstance(answer, Refused):
+                for earlier in found.allocations[:number]:
+                    for entry in earlier.claims:
+                        self.inventory.release(claim_holder(entry.claim))
+                return answer.text
+            commit(self.inventory, allocation)
+        return found
+
+    def _gpus(self, keys: Sequence[str]) -> int:
+        """Return how many devices claims ask for, of which the first alternatives count."""
+        requests = self.inventory.requests.read([self._claims[key] for key in keys])
+        if isinstance(requests, Refused):
+            return 0
+        return sum(entry[0].count for demand in requests for entry in demand.requests)
+
     def _decide(self, pod: Pod, pod_key: str | None, keys: Sequence[str]) -> Iterator[Outcome]:
         claims = tuple(self._claims[key] for key in keys)
         others = {key for key in keys if self._naming[key] > 1}
@@ -172,19 +277,23 @@ class Simulation:
             commit(self.inventory, decision)
             if pod_key is not None:
                 self._place(pod, decision.node)
+            yield from self._given(decision, pod_key)
             served = {entry.claim.key for entry in decision.claims}
-            for entry in decision.claims:
-                claim = self._claims[entry.claim.key] = allocated_claim(decision, entry, _TIMESTAMP)
-                said = decision_of(decision, entry)
-                assert claim.status.allocation is not None
-                results = tuple(claim.status.allocation.devices.results)
-                yield Outcome(claim.key, pod_key, describe(said), devices=results, decision=said)
             left = [claim.key for claim in claims if claim.key not in served and not claim.status.allocation]
             yield from (Outcome(key, pod_key, self._left_to_others()) for key in left)
             return
         why = Reasons(decision.text) if isinstance(decision, Refused) else self._why(pod, claims)
         waiting = (claim.key for claim in claims if not claim.status.allocation)
         yield from (Outcome(key, pod_key, why.text, why.remedies) for key in waiting)
+
+    def _given(self, decision: Allocation, pod_key: str | None) -> Iterator[Outcome]:
+        """Note the allocations of a decision, and yield what becomes of each claim."""
+        for entry in decision.claims:
+            claim = self._claims[entry.claim.key] = allocated_claim(decision, entry, _TIMESTAMP)
+            said = decision_of(decision, entry)
+            assert claim.status.allocation is not None
+            results = tuple(claim.status.allocation.devices.results)
+            yield Outcome(claim.key, pod_key, describe(said), devices=results, decision=said)
 
     def _why(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Reasons:
         why = self._allocator.explain(self.inventory, pod, claims, is_over=self.limit())
@@ -252,6 +361,26 @@ class Simulation:
         claim = ResourceClaim(metadata=meta, spec=template.spec.spec)
         self._claims[claim.key] = claim
         return claim
+
+
+def _gang_of(pod: Pod) -> Family | None:
+    """Return what makes a pod one of a gang; None: nothing. The pods of a StatefulSet start one by one."""
+    family = family_of(pod) if pod.spec.resource_claims else None
+    return None if family is None or family.kind == "StatefulSet" else family
+
+
+def _gang_name(pod: Pod) -> str:
+    """Return how people call the gang of a pod."""
+    family, labels = family_of(pod), pod.metadata.labels
+    assert family is not None
+    names = {
+        "LeaderWorkerSet": "-".join(
+            labels.get(f"leaderworkerset.sigs.k8s.io/{key}", "") for key in ("name", "group-index")
+        ),
+        "JobSet": labels.get("jobset.sigs.k8s.io/jobset-name", ""),
+        "Job": labels.get("batch.kubernetes.io/job-name", ""),
+    }
+    return f"{family.kind} {family.namespace}/{names.get(family.kind, '').strip('-') or family.name}"
 
 
 def _owned(claim: ResourceClaim, uids: Collection[str]) -> bool:

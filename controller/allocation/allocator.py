@@ -60,6 +60,7 @@ from dracaena.controller.allocation.walk.pod_demand import (
     facts_of,
     read_pod_demand,
     reads_identities,
+    shape,
 )
 from dracaena.controller.allocation.walk.walk import Walk
 
@@ -93,6 +94,26 @@ class NoFit:
     """Whole GPUs that it asks for, with its most preferred alternatives."""
     amounts: bool = field(default=False, compare=False)
     """Whether it asks for amounts of memory or cores, with any alternatives."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """A pod of a gang, read."""
+
+    pod: Pod
+    demand: PodDemand
+    combination: Combination
+    answers: QuestionAnswers
+    alternative: int
+    """Number of the combination of alternatives."""
+    key: Hashable
+    """Members with equal keys ask for the same."""
+
+    @property
+    def has_placement_rules(self) -> bool:
+        """Whether other pods decide which nodes suit it."""
+        spec = self.pod.spec
+        return self.demand.placement is not None or bool(spec.affinity or spec.topology_spread_constraints)
 
 
 def numbered_share_ids() -> Iterator[str]:
@@ -255,6 +276,43 @@ class Allocator:
         if is_round_over and refused is None:
             raise OverdueError  # each node was asked, but not all at one moment: start over
         return NoFit(demand.filter.is_short, gpus, amounts) if refused is None else refused
+
+    def member(
+        self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], alternative: int = 0
+    ) -> Member | Refused:
+        """Read a pod of a gang with the combination of alternatives of that number, or the last that it has. Refused:
+        also if it does not ask for whole GPUs alone, of which nodes are known to give what they have free. Charged to
+        `effort`, which the caller begins."""
+        demand = read_pod_demand(inventory, pod, claims, self._evaluators.matched, effort=self.effort)
+        if isinstance(demand, Refused):
+            return demand
+        number, (combination, facts) = list(
+            enumerate(islice(self._each_combination(inventory, demand), alternative + 1))
+        )[-1]
+        if not demand.claims or not facts.question.count or not self._is_exact(inventory, facts) or demand.held:
+            text = f"pod {pod.key}: only pods that ask for whole GPUs are decided together"
+            return Refused(RefusalKind.UNSUPPORTED, text, demand.concerns_us)
+        labels = {} if demand.placement is None else demand.placement.labels
+        key = combination.key, shape(pod, claims, labels=labels, effort=self.effort)
+        return Member(pod, demand, combination, self._answers.to(facts.question), number, key)
+
+    def give(self, inventory: Inventory, member: Member, node: str, free: int, mask: int) -> Allocation:
+        """Return the decision that gives a member these of the free GPUs of a node."""
+        pool = inventory.pool(node)
+        assert pool is not None
+        of_kind = member.answers.of_kind(pool.kind)
+        alone = of_kind.of(free).best
+        best = alone if alone is not None and alone.mask == mask else of_kind.choice(free, mask)
+        made = make_allocation(
+            inventory.driver, NodeChoice(pool, best), member.combination, self.features, self._share_ids
+        )
+        return replace(made, requirement=member.combination.requirement)
+
+    def unfit(self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], node: str) -> str | None:
+        """Return why a node does not suit a pod, whatever its devices; None when it does."""
+        demand = read_pod_demand(inventory, pod, claims, self._evaluators.matched, effort=self.effort)
+        assert not isinstance(demand, Refused)
+        return demand.filter.reason(inventory.nodes.get(node))
 
     def suppose(
         self,

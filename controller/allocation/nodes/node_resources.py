@@ -16,6 +16,7 @@ from dracaena.api.objects import Pod
 from dracaena.controller.allocation.nodes.pod_resources import (
     CPU,
     PODS,
+    Amounts,
     HostPort,
     PodResources,
     UnreadableQuantityError,
@@ -110,6 +111,11 @@ class NodeResources:
             if any(port.conflicts(other) for other in taken):
                 return f"whose port {port.port}/{port.protocol} is in use"
         return None
+
+    def left(self, node: str) -> Mapping[str, int] | None:
+        """Return what an existing node has left of each resource that it has; None: it does not say."""
+        has, used = self._has[node], self._used.get(node, _NOTHING)
+        return None if has is None else {resource: amount - used.get(resource, 0) for resource, amount in has.items()}
 
     def with_room(
         self, wanted: PodResources, *, by_class: Collection[str] = (), preempting: bool = False
@@ -296,6 +302,19 @@ class ResourceDemand:
         if lack is None or not self._preempting or not self._resources.has_lower(self._wanted.priority):
             return lack
         return self._resources.shortage(node, self._wanted, by_class=self._by_class, but=but, preempting=True)
+
+    @property
+    def amounts(self) -> Amounts:
+        """What the pod takes of each resource that no DeviceClass stands for."""
+        return tuple((resource, amount) for resource, amount in self._wanted.amounts if resource not in self._by_class)
+
+    def most(self, node: str) -> int:
+        """Return how many such pods a node without the pod has room for, at least one being known to have some."""
+        left = self._resources.left(node)
+        if self._wanted.ports:
+            return 1
+        amounts = [] if left is None else [left.get(resource, 0) // amount for resource, amount in self.amounts]
+        return min(amounts, default=_UNKNOWN)
 
     def with_room(self) -> list[frozenset[str]]:
         """Return sets of nodes, each with all nodes that lack nothing, like NodeResources.with_room()."""

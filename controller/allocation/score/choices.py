@@ -319,18 +319,11 @@ class Engine:
         The policies' demands apply to the part of each request; the score is about all of them together with the GPUs
         `held`, which the pod already holds and which are not in `free`. Each set comes once, divided in the best way.
         """
-        count = sum(demand.count for demand in demands)
-        if count == 0:
+        if sum(demand.count for demand in demands) == 0:
             return
         order, figures = self._order_and_rate(tuple(demands))
         table = self._table(box, figures)
-        shares = _shares(table, free, demands)
-        compared = self._comparison(table, free, demands, shares, held)
-        eligible = sorted({share.rule.eligible for share in shares})
-        within = reduce(or_, eligible)
-        kinds = table.twins if eligible == [free] else refined(table.twins, eligible)
-        candidates = _candidates(table, kinds, within, count, compared.allows)
-        self._effort.charge(len(candidates), Work.SETS)
+        compared, kinds, within, candidates = self._compared(table, free, demands, held)
         for group in best_first(compared.worths, free, candidates, order, held):
             score = compared.worths.score(free, group[0], held, order)
             for mask in _members(table, kinds, within, group):
@@ -338,6 +331,28 @@ class Engine:
                 parts = compared.split(mask)
                 if parts is not None:
                     yield Choice(mask, parts, score, held, compared.claims(mask))
+
+    def sets(self, box: Box, free: int, demands: Sequence[Demand], apart: Sequence[int] = ()) -> list[int]:
+        """Return the sets that choices() yields, in no order and without scores, one for all that can stand for each
+        other. GPUs of which one is inside a mask of `apart` and one outside cannot."""
+        compared, _, _, candidates = self._compared(self.table(box, demands), free, demands, 0, apart)
+        if compared.allows is not None:
+            return list(candidates)
+        return [mask for mask in candidates if compared.split(mask) is not None]
+
+    def _compared(
+        self, table: ClassTable, free: int, demands: Sequence[Demand], held: int, apart: Sequence[int] = ()
+    ) -> tuple[_Comparison, Sequence[int], int, Sequence[int]]:
+        """Return how sets compare, the kinds of GPUs that are alike, the GPUs that are eligible, and the candidates."""
+        shares = _shares(table, free, demands)
+        compared = self._comparison(table, free, demands, shares, held)
+        eligible = sorted({share.rule.eligible for share in shares})
+        within = reduce(or_, eligible)
+        kinds = table.twins if eligible == [free] and not apart else refined(table.twins, (*eligible, *apart))
+        count = sum(demand.count for demand in demands)
+        candidates = _candidates(table, kinds, within, count, compared.allows)
+        self._effort.charge(len(candidates), Work.SETS)
+        return compared, kinds, within, candidates
 
     def _comparison(
         self, table: ClassTable, free: int, demands: Sequence[Demand], shares: Sequence[RequestShare], held: int

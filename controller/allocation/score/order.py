@@ -354,6 +354,34 @@ def _values(score: Score) -> tuple[int, ...]:
     )
 
 
+def own_values(score: Score) -> tuple[int, ...]:
+    """Return a value for each of PARTS as if others lost nothing; less is better."""
+    unharmed = replace(score, damage_gb_s=(0, 0, 0), damage_ring_gb_s=0, damage_levels=0, taken_gpus=0)
+    return _values(unharmed)
+
+
+def values_together(pods: Sequence[Score], node: Score) -> tuple[int, ...]:
+    """Return a value for each of PARTS for pods that take their sets from one node at once; less is better. What they
+    have adds up, and what others lose counts once: for one pod the values are those of its score.
+
+    `pods`: the score of each; `node`: that of taking all sets together, which says what others lose.
+    """
+    own, lost = [sum(column) for column in zip(*map(own_values, pods), strict=True)], _values(node)
+    prices, free, each_free = node.order.prices, node.free_gpus, 0
+    for pod in pods:  # a pod finds the GPUs taken that those before it have
+        each_free, free = each_free + free, free - pod.gpus
+    values = dict(zip(PARTS, own, strict=True))
+    others = dict(zip(PARTS, lost, strict=True))
+    for name in PARTS:
+        if name.startswith("damage") or name == "loss_milligpus":
+            values[name] = others[name]
+    values["free_gpus"] = each_free if others["free_gpus"] >= 0 else -each_free
+    if prices is not None:
+        gain_milligpus = sum(1_000 * pod.gpus * pod.bandwidth_gb_s // prices.usual_of(pod.gpus) for pod in pods)
+        values["net_gain_gpus"] = -((gain_milligpus - node.loss_milligpus + 500) // 1_000)
+    return tuple(values.values())
+
+
 def _share(gb_s: int, ideal_gb_s: int, whole: int) -> int:
     """Return a bandwidth ÷ its ideal, `whole` being all of it; 0 without an ideal."""
     return gb_s * whole // ideal_gb_s if ideal_gb_s else 0

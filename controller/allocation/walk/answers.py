@@ -208,6 +208,35 @@ class KindAnswers:
         answer = self._usable(free & self.present & ~held, held)
         return replace(answer, reason=of_untainted(answer.reason)) if free & self.tainted & ~held else answer
 
+    @property
+    def told_apart(self) -> tuple[int, ...]:
+        """Masks of devices that are alike to this question only if all or none of them are inside."""
+        masks = {demand.eligible for demands in self._options for demand in demands if demand.eligible is not None}
+        return (*sorted(masks), *(mask for of_values in self._distinct for mask in of_values))
+
+    def sets(self, free: int, apart: Sequence[int]) -> list[int]:
+        """Return the sets of free devices that meet all that is asked, in no order, one for all that can stand for each
+        other although `apart` tells them apart (Engine.sets)."""
+        usable = free & self.present
+        found = {
+            mask: None
+            for demands in self._options
+            if all(usable.bit_count() >= demand.count for demand in demands)
+            for mask in self._engine.sets(self._kind.box, usable, demands, apart)
+        }
+        return [mask for mask in found if all(self._differ(mask, of_values) for of_values in self._distinct)]
+
+    def choice(self, free: int, mask: int) -> Choice:
+        """Return one of sets() as the choice of a pod that takes it out of the free devices: each request has its best
+        part of it."""
+        usable = free & self.present
+        within = (
+            tuple(replace(one, eligible=mask if one.eligible is None else one.eligible & mask) for one in demands)
+            for demands in self._options
+        )
+        found = (next(self._engine.choices(self._kind.box, usable, demands), None) for demands in within)
+        return min((one for one in found if one is not None), key=lambda choice: choice.score.rank())
+
     def _usable(self, usable: int, held: int) -> NodeAnswer:
         if self._distinct:
             return self._differing(usable, held)

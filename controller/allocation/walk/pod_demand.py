@@ -67,6 +67,8 @@ class PodDemand:
     held: Mapping[str, int]
     """Node → mask of the GPUs there that these claims hold; only nodes with some."""
     filter: NodeFilter
+    placement: PlacementDemand | None
+    """What it needs of nodes because of other pods and of its storage."""
 
 
 def read_pod_demand(
@@ -129,7 +131,7 @@ def read_pod_demand(
     follows = left and inventory.others.are_followed
     others = OtherClaims(inventory.others, left, matched.selectors, effort) if follows else None
     nodes = NodeFilter(pod, pins, barred, resources, placement, effort, within, others)
-    return PodDemand(mine, meant, pins, _held_by_node(inventory, claims), nodes)
+    return PodDemand(mine, meant, pins, _held_by_node(inventory, claims), nodes, placement)
 
 
 def _may_use_mps(demands: Sequence[ClaimDemand], claims: Sequence[ResourceClaim]) -> bool:

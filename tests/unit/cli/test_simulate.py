@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dracaena.api.names import DEFAULT_DRIVER_NAME, quota_annotation
 from dracaena.api.reasons import foreign_config
 from support.page_cluster import node_divided_on_demand, page_cluster
 from support.simulated import CLASSES, Run, claim, devices, generated, named, outcomes, pod, template, written
@@ -253,6 +254,80 @@ def test_a_family_that_tells_its_size_goes_where_all_of_it_has_room_and_a_deploy
         ("default/train-0-1", "worker-2"),
     ]
     assert [each["node"] for each in of_deployment] == ["worker-1", "worker-2"]
+
+
+def indexed_job(pods: int, template_name: str) -> dict[str, Any]:
+    spec = {"resourceClaims": [generated(template_name)], "containers": [{"name": "main"}]}
+    counts = {"completionMode": "Indexed", "parallelism": pods, "completions": pods}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train"},
+        "spec": {**counts, "template": {"spec": spec}},
+    }
+
+
+def test_the_pods_of_a_gang_are_placed_at_once_and_a_line_says_where(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    nodes = [node(name, "dgx-1v") for name in ("worker-1", "worker-2", "worker-3")]
+    (one,) = outcomes(run, nodes[0], written(tmp_path / "one.yaml", claim("one", 2)))
+    taken = claim("one", 2) | {"status": {"allocation": {"devices": {"results": one["devices"]}}}}
+    job = written(tmp_path / "job.yaml", taken, template("four", 4), indexed_job(4, "four"))
+    found = outcomes(run, *nodes, job)
+    assert sorted(each["node"] for each in found) == ["worker-2", "worker-2", "worker-3", "worker-3"]
+    assert {each["gang"]["placed"] for each in found} == {True}
+    result = run("simulate", "-f", CLASSES, *[part for path in (*nodes, job) for part in ("-f", path)])
+    assert "Job default/train: 4 pods × 4 GPUs → 2 nodes of the cluster, since no smaller domain holds it" in result.out
+    assert "the controller decides for their pods one by one" in result.err
+
+
+def test_a_gang_stays_in_one_rack_if_one_holds_it(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    names = [f"worker-{number}" for number in range(1, 5)]
+    files = [node(name, "dgx-1v", with_object=False) for name in names]
+    labels = zip(names, ("a", "b", "b", "c"), strict=True)
+    nodes = [
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"example.com/row": row}}}
+        for name, row in labels
+    ]
+    job = written(tmp_path / "job.yaml", *nodes, template("eight", 8), indexed_job(2, "eight"))
+    files_given = [part for path in (CLASSES, *files, job) for part in ("-f", path)]
+    result = run("simulate", *files_given, "--topology-levels", "example.com/row")
+    assert "2 pods × 8 GPUs → row b (the only one that holds it; 0 free GPUs left), worker-2, worker-3" in result.out
+    result = run("simulate", *files_given, "--topology-levels", "example.com/row,example.com/row")
+    assert (result.code, result.err) == (
+        2,
+        "dracaena: --topology-levels names example.com/row twice: leave out one of them\n",
+    )
+
+
+def test_a_gang_that_does_not_fit_says_how_close_each_level_comes_and_its_pods_are_decided_one_by_one(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    nodes = [node(name, "dgx-1v") for name in ("worker-1", "worker-2")]
+    job = written(tmp_path / "job.yaml", template("four", 4), indexed_job(5, "four"))
+    found = outcomes(run, *nodes, job)
+    assert [each["node"] is not None for each in found] == [True] * 4 + [False]
+    assert found[0]["gang"] == {
+        "name": "Job default/train",
+        "members": "5 pods × 4 GPUs",
+        "placed": False,
+        "reason": "4 pods of 5 would fit in the cluster; node: 0 of 2 have room for all, the best for 2",
+    }
+
+
+def test_a_gang_beyond_the_quota_of_its_namespace_gets_nothing_as_a_whole(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "default", "annotations": {quota_annotation(DEFAULT_DRIVER_NAME): '{"gpus": 4}'}},
+    }
+    job = written(tmp_path / "job.yaml", namespace, template("four", 4), indexed_job(2, "four"))
+    found = outcomes(run, node("worker-1", "dgx-1v"), job)
+    assert [each["node"] is not None for each in found] == [True, False]
+    assert found[0]["gang"]["reason"] == "namespace default may have 4 GPUs, holds 4, the pod wants 4"
 
 
 def test_objects_come_from_standard_input(run: Run, node: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
