@@ -92,6 +92,7 @@ NOT_RUN_HERE = {
     "dracaena node-labels --nvml": _DRIVER,
     "dracaena node-labels --remove --patch-node NODE": "tests/integration/test_node_labels.py types it",
     "dracaena completion bash": "tests/unit/cli/test_completion.py types it",
+    "dracaena completion fish | source": "tests/unit/cli/test_completion.py types it",
     "dracaena schema podlist": "tests/unit/cli/test_schema.py types it",
     "dracaena mps": _SPOKEN_OF,
     "dracaena simulate": _SPOKEN_OF,
