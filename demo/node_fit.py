@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dracaena.api.objects import Node, Pod, Taint, Toleration
+from dracaena.demo.apiserver.selectors import LabelCondition
 
 BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 """PreferNoSchedule only lowers a score, and there are no scores here."""
@@ -38,39 +39,12 @@ def selects(selector: Mapping[str, Any], node: Node) -> bool:
 
 
 def _term_matches(term: Mapping[str, Any], node: Node) -> bool:
-    expressions: list[Mapping[str, Any]] = term.get("matchExpressions") or []
-    fields: list[Mapping[str, Any]] = term.get("matchFields") or []
+    expressions = [LabelCondition.of(one) for one in term.get("matchExpressions") or ()]
+    fields = [LabelCondition.of(one) for one in term.get("matchFields") or ()]
     if not expressions and not fields:
         return False  # an empty term matches nothing (core/v1 NodeSelectorTerm)
-    return all(_matches(need, node.metadata.labels) for need in expressions) and all(
-        _matches(need, {"metadata.name": node.metadata.name}) for need in fields
-    )
-
-
-def _matches(requirement: Mapping[str, Any], values: Mapping[str, str]) -> bool:
-    value = values.get(requirement["key"])
-    wanted: list[str] = requirement.get("values") or []
-    match requirement["operator"]:
-        case "In":
-            return value is not None and value in wanted
-        case "NotIn":
-            return value not in wanted
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" as operator:
-            return _compares(value, wanted, operator)
-        case _:
-            return False
-
-
-def _compares(value: str | None, wanted: list[str], operator: str) -> bool:
-    try:
-        seen, bound = int(value or ""), int(wanted[0])
-    except (ValueError, IndexError):
-        return False
-    return seen > bound if operator == "Gt" else seen < bound
+    named = {"metadata.name": node.metadata.name}
+    return all(one.matches(node.metadata.labels) for one in expressions) and all(one.matches(named) for one in fields)
 
 
 def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:

@@ -86,12 +86,3 @@ def _entries(kind: Kind) -> list[Document]:
         for name, verbs in sorted(kind.subresources.items())
     ]
     return [main, *parts]
-
-
-def paths() -> Document:
-    """``/``."""
-    known = ["/api", "/api/v1", "/apis"]
-    for name, version in GROUP_VERSIONS:
-        if name:
-            known += [f"/apis/{name}", f"/apis/{name}/{version}"]
-    return {"paths": sorted({*known, "/healthz", "/livez", "/readyz", "/version"})}

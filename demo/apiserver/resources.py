@@ -23,8 +23,8 @@ VERBS: Final = ("create", "delete", "get", "list", "patch", "update", "watch")
 STATUS_VERBS: Final = ("get", "patch", "update")
 
 
-def _no_defaults(_document: dict[str, Any], _now: datetime, _version: str) -> None:
-    pass
+Fill = Callable[[dict[str, Any], datetime, str], None]
+"""Fills in the defaults: of a document, at a time, in a version of Kubernetes."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class Kind:
     plural: str
     rules: Strategy
     table: TableKind
-    fill: Callable[[dict[str, Any], datetime, str], None] = _no_defaults
-    """Fills in the defaults: of a document, at a time, in a version of Kubernetes."""
+    fill: Fill = lambda _document, _now, _version: None
     namespaced: bool = True
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
@@ -107,10 +106,7 @@ POD: Final = Kind(
         "spec.restartPolicy",
         "spec.schedulerName",
         "spec.serviceAccountName",
-        "spec.hostNetwork",
         "status.phase",
-        "status.podIP",
-        "status.podIPs",
         "status.nominatedNodeName",
     ),
 )
@@ -163,41 +159,31 @@ EVENT: Final = Kind(
     | {"source": ("source", "component")},
 )
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases", strategies.LEASE, tables.LEASE, returns_deleted=False)
-DEPLOYMENT: Final = Kind(
-    "apps/v1",
-    "Deployment",
-    "deployments",
-    strategies.DEPLOYMENT,
-    tables.DEPLOYMENT,
-    defaults.deployment_defaults,
-    short_names=("deploy",),
-    categories=("all",),
-    subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
-    returns_deleted=False,
+
+
+def _in_apps(kind: str, short_name: str, rules: Strategy, table: TableKind, fill: Fill) -> Kind:
+    return Kind(
+        "apps/v1",
+        kind,
+        f"{kind.lower()}s",
+        rules,
+        table,
+        fill,
+        short_names=(short_name,),
+        categories=("all",),
+        subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
+        returns_deleted=False,
+    )
+
+
+DEPLOYMENT: Final = _in_apps(
+    "Deployment", "deploy", strategies.DEPLOYMENT, tables.DEPLOYMENT, defaults.deployment_defaults
 )
-REPLICA_SET: Final = Kind(
-    "apps/v1",
-    "ReplicaSet",
-    "replicasets",
-    strategies.REPLICA_SET,
-    tables.REPLICA_SET,
-    defaults.replica_set_defaults,
-    short_names=("rs",),
-    categories=("all",),
-    subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
-    returns_deleted=False,
+REPLICA_SET: Final = _in_apps(
+    "ReplicaSet", "rs", strategies.REPLICA_SET, tables.REPLICA_SET, defaults.replica_set_defaults
 )
-STATEFUL_SET: Final = Kind(
-    "apps/v1",
-    "StatefulSet",
-    "statefulsets",
-    strategies.STATEFUL_SET,
-    tables.STATEFUL_SET,
-    defaults.stateful_set_defaults,
-    short_names=("sts",),
-    categories=("all",),
-    subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
-    returns_deleted=False,
+STATEFUL_SET: Final = _in_apps(
+    "StatefulSet", "sts", strategies.STATEFUL_SET, tables.STATEFUL_SET, defaults.stateful_set_defaults
 )
 JOB: Final = Kind(
     "batch/v1",

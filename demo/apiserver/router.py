@@ -29,7 +29,7 @@ from dracaena.demo.apiserver.schema import structs
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored
 from dracaena.demo.apiserver.tables.forms import table_form
 from dracaena.demo.apiserver.watches import WatchSession
-from dracaena.demo.apiserver.writes import Options, Target, WriteOutcome, Writes
+from dracaena.demo.apiserver.writes import Target, WriteOutcome, Writes
 
 Document = dict[str, Any]
 
@@ -108,8 +108,6 @@ class Router:
             return ApiAnswer(200, b"ok", _TEXT)
         if request.path.rstrip("/") == "/version":
             return _document(200, discovery.version(self._version))
-        if request.path == "/":
-            return _document(200, discovery.paths())
         raise UnknownPathError(request.path)
 
     def _schema(self, path: str, accept: str) -> ApiAnswer:
@@ -195,13 +193,13 @@ class Router:
     # ---- writes
 
     def _create(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
-        options = _options(request, "CreateOptions")
-        raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), path.kind.kind)
+        options = write_options(request.query, "CreateOptions")
+        raw = _sent(request, path.kind.kind)
         return self._written(request, path, self._writes.create(_target(path), raw, options))
 
     def _replace(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
-        options = _options(request, "UpdateOptions")
-        raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), path.kind.kind)
+        options = write_options(request.query, "UpdateOptions")
+        raw = _sent(request, path.kind.kind)
         return self._written(request, path, self._writes.replace(_target(path), raw, options))
 
     def _patch(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
@@ -210,7 +208,7 @@ class Router:
             raise _unreadable_patch(f"the embedded API server does not implement server-side apply ({form})")
         if form not in MEDIA_TYPES:
             raise _unreadable_patch(f"a patch is sent as one of {', '.join(MEDIA_TYPES)}, this one as {form}")
-        options = _options(request, "PatchOptions")
+        options = write_options(request.query, "PatchOptions")
         return self._written(request, path, self._writes.patch(_target(path), form, request.body, options))
 
     def _scale(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
@@ -223,7 +221,7 @@ class Router:
             raise not_implemented("replacing scale: patch it")
         if request.method != "PATCH":
             raise method_not_allowed()
-        options = _options(request, "PatchOptions")
+        options = write_options(request.query, "PatchOptions")
         body = scaled_by(media_type(request.headers.get("content-type", "")), request.body, path.name)
         written = self._writes.patch(_target(path), MERGE_PATCH, body, options)
         return _document(200, scale_of(written.stored.document))
@@ -239,20 +237,12 @@ class Router:
     def _bind(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         if request.method != "POST":
             raise method_not_allowed()
-        _options(request, "CreateOptions")
-        raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), "Binding")
+        write_options(request.query, "CreateOptions")
+        raw = _sent(request, "Binding")
         binding = read_plain(structs()["Binding"], raw, 'Binding in version "v1" cannot be handled as a Binding')
         self._deletes.bind(_target(path), binding)
-        return _document(
-            201,
-            {
-                "kind": "Status",
-                "apiVersion": "v1",
-                "metadata": {},
-                "status": "Success",
-                "code": 201,
-            },
-        )
+        success = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        return _document(201, success)
 
 
 def _unreadable_patch(why: str) -> ApiError:
@@ -281,15 +271,16 @@ def _target(path: ResourcePath) -> Target:
     return Target(path.kind, namespace, path.name, path.subresource)
 
 
-def _options(request: ApiRequest, kind: str) -> Options:
-    return write_options(request.query, kind)
+def _sent(request: ApiRequest, kind: str) -> Any:
+    """The body of a request about an object of a kind."""
+    return parse_object(request.body, media_type(request.headers.get("content-type", "")), kind)
 
 
 def _delete_options(request: ApiRequest) -> Document:
     """From the body, or else from the query."""
     struct = structs()["DeleteOptions"]
     if request.body:
-        raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), "DeleteOptions")
+        raw = _sent(request, "DeleteOptions")
         return read_plain(struct, raw, 'DeleteOptions in version "v1" cannot be handled as a DeleteOptions')
     query = request.query
     raw = {}

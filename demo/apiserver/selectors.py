@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,134 +17,87 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 Labels = dict[str, str]
 
-_WORD: Final = re.compile(r"\s*(!=|==|=|!|,|\(|\)|>|<|[^\s!=,()<>]+)")
+_WORD: Final = r"[^\s!=,()<>]"
+_REQUIREMENT: Final = re.compile(
+    rf"\s*(?:(?P<absent>!)\s*)?(?P<key>{_WORD}+)\s*"
+    rf"(?:(?P<operator>==|!=|=|>|<|(?:not)?in(?=\s*\())\s*(?P<value>\((?:{_WORD}|[\s,])*\)|{_WORD}*)\s*)?(?P<end>,|$)"
+)
+_NUMBER: Final = re.compile(r"-?\d+", re.ASCII)
+_OPERATORS: Final = {"=": "In", "==": "In", "in": "In", "!=": "NotIn", "notin": "NotIn", ">": "Gt", "<": "Lt"}
 
 
 @dataclass(frozen=True, slots=True)
 class LabelCondition:
-    """One condition on labels. `operator` is ``in``, ``notin``, ``exists``, ``!``, ``gt`` or ``lt``."""
+    """One condition on labels. `operator` is one of the API: ``In``, ``NotIn``, ``Exists``, ``DoesNotExist``, ``Gt`` or
+    ``Lt``."""
 
     key: str
     operator: str
     values: frozenset[str] = frozenset()
 
-    def matches(self, labels: Labels) -> bool:
+    @classmethod
+    def of(cls, requirement: Mapping[str, Any]) -> LabelCondition:
+        """Read a requirement of a selector of labels or nodes."""
+        return cls(requirement["key"], requirement["operator"], frozenset(requirement.get("values") or ()))
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
         """True if `labels` satisfy it."""
         value = labels.get(self.key)
         match self.operator:
-            case "exists":
+            case "Exists":
                 return value is not None
-            case "!":
+            case "DoesNotExist":
                 return value is None
-            case "in":
+            case "In":
                 return value in self.values
-            case "notin":
+            case "NotIn":
                 return value not in self.values
             case _:
                 return self._compares(value)
 
     def _compares(self, value: str | None) -> bool:
-        if value is None or not re.fullmatch(r"-?\d+", value):
+        bound = next(iter(self.values), "")
+        if value is None or not _NUMBER.fullmatch(value) or not _NUMBER.fullmatch(bound):
             return False
-        bound = int(next(iter(self.values)))
-        return int(value) > bound if self.operator == "gt" else int(value) < bound
-
-
-_OPERATORS: Final = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
+        return int(value) > int(bound) if self.operator == "Gt" else int(value) < int(bound)
 
 
 def label_selector_matches(selector: Document, labels: Labels) -> bool:
     """Whether a LabelSelector of the API selects an object with these labels; an empty one selects all."""
-    conditions = [
-        LabelCondition(key, "in", frozenset({value})) for key, value in (selector.get("matchLabels") or {}).items()
-    ]
-    conditions += [
-        LabelCondition(one["key"], _OPERATORS[one["operator"]], frozenset(one.get("values") or ()))
-        for one in selector.get("matchExpressions") or ()
-    ]
-    return all(condition.matches(labels) for condition in conditions)
-
-
-class _LabelParser:
-    def __init__(self, text: str) -> None:
-        self._words = [match[1] for match in _WORD.finditer(text)]
-        self._at = 0
-
-    def parse(self) -> tuple[LabelCondition, ...]:
-        found: list[LabelCondition] = []
-        while self._at < len(self._words):
-            found.append(self._requirement())
-            if self._at < len(self._words):
-                word = self._next()
-                if word != ",":
-                    raise bad_request(f"found '{word}', expected: ',' or 'end of string'")
-                if self._at == len(self._words):
-                    raise bad_request("found '', expected: identifier after ','")
-        return tuple(found)
-
-    def _peek(self) -> str:
-        return self._words[self._at] if self._at < len(self._words) else ""
-
-    def _next(self) -> str:
-        word = self._peek()
-        self._at += 1
-        return word
-
-    def _requirement(self) -> LabelCondition:
-        if self._peek() == "!":
-            self._next()
-            return LabelCondition(self._key(), "!")
-        key = self._key()
-        word = self._peek()
-        if word in ("", ","):
-            return LabelCondition(key, "exists")
-        operator = self._next()
-        if operator in ("=", "==", "!="):
-            value = "" if self._peek() in ("", ",") else self._next()
-            return LabelCondition(key, "notin" if operator == "!=" else "in", frozenset({self._value(value)}))
-        if operator in ("in", "notin"):
-            return LabelCondition(key, operator, self._values())
-        if operator in (">", "<"):
-            value = self._next()
-            if not re.fullmatch(r"-?\d+", value):
-                raise bad_request(
-                    f"unable to parse requirement: values[0][{key}]: Invalid value: \"{value}\": for 'Gt', 'Lt' "
-                    "operators, the value must be an integer"
-                )
-            return LabelCondition(key, "gt" if operator == ">" else "lt", frozenset({value}))
-        raise bad_request(f"unable to parse requirement: found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
-
-    def _key(self) -> str:
-        key = self._next()
-        if not key or key in ("!", "=", "==", "!=", ",", "(", ")", "<", ">"):
-            raise bad_request(f"unable to parse requirement: found '{key}', expected: identifier")
-        return self._checked(key, LABEL_KEY)
-
-    def _value(self, value: str) -> str:
-        return self._checked(value, LABEL_VALUE)
-
-    def _checked(self, text: str, syntax: Syntax) -> str:
-        if not syntax.holds(text):
-            raise bad_request(f'unable to parse requirement: "{text}": expected {syntax.expected}')
-        return text
-
-    def _values(self) -> frozenset[str]:
-        if self._next() != "(":
-            raise bad_request(f"unable to parse requirement: found '{self._words[self._at - 1]}' expected: '('")
-        values: set[str] = set()
-        while True:
-            word = self._next()
-            if word == ")":
-                return frozenset(values or {""})
-            if word == "":
-                raise bad_request("unable to parse requirement: found '', expected: ',' or ')'")
-            if word != ",":
-                values.add(self._value(word))
+    wanted = (selector.get("matchLabels") or {}).items()
+    conditions = map(LabelCondition.of, selector.get("matchExpressions") or ())
+    return wanted <= labels.items() and all(condition.matches(labels) for condition in conditions)
 
 
 def parse_labels(text: str) -> tuple[LabelCondition, ...]:
     """``labelSelector``; 400 when it cannot be read."""
-    return _LabelParser(text).parse()
+    found: list[LabelCondition] = []
+    at = 0
+    while at < len(text) or text.endswith(","):
+        match = _REQUIREMENT.match(text, at)
+        if match is None or (match["absent"] and match["operator"]):
+            raise bad_request(f'the label selector "{text}" cannot be read from character {at + 1} on')
+        found.append(_condition(match))
+        at = match.end()
+        if not match["end"]:
+            break
+    return tuple(found)
+
+
+def _condition(match: re.Match[str]) -> LabelCondition:
+    key, operator, value = _checked(match["key"], LABEL_KEY), match["operator"], match["value"]
+    if operator is None:
+        return LabelCondition(key, "DoesNotExist" if match["absent"] else "Exists")
+    listed = value[1:-1].split(",") if operator in ("in", "notin") else [value]
+    if operator in (">", "<") and not _NUMBER.fullmatch(value):
+        raise bad_request(f'"{value}" is no whole number, which {operator} compares with')
+    return LabelCondition(key, _OPERATORS[operator], frozenset(_checked(one.strip(), LABEL_VALUE) for one in listed))
+
+
+def _checked(text: str, syntax: Syntax) -> str:
+    if not syntax.holds(text):
+        raise bad_request(f'"{text}" is not {syntax.what}: expected {syntax.expected}')
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +115,8 @@ class FieldTerm:
 
 def _field_text(document: Document, path: tuple[str, ...]) -> str:
     value = value_at(document, path)
-    if path in (("spec", "unschedulable"), ("spec", "hostNetwork")):
+    if path == ("spec", "unschedulable"):
         return "true" if value else "false"
-    if path == ("status", "podIP"):
-        addresses = value_at(document, ("status", "podIPs")) or []
-        return addresses[0]["ip"] if addresses else ""
     if path == ("source", "component") and not value:
         return str(document.get("reportingComponent", ""))
     return "" if value is None else str(value)
@@ -174,17 +125,13 @@ def _field_text(document: Document, path: tuple[str, ...]) -> str:
 def parse_fields(kind: Kind, text: str, version: str) -> tuple[FieldTerm, ...]:
     """``fieldSelector``; 400 when it cannot be read or names a field that `kind` cannot be selected by in a version of
     Kubernetes."""
-    return tuple(_field_term(kind, part, version) for part in _split(text) if part)
-
-
-def _split(text: str) -> list[str]:
-    return re.split(r"(?<!\\),", text)
+    return tuple(_field_term(kind, part, version) for part in re.split(r"(?<!\\),", text) if part)
 
 
 def _field_term(kind: Kind, text: str, version: str) -> FieldTerm:
     match = re.fullmatch(r"(?P<label>[^=!]*?)(?P<operator>==|!=|=)(?P<value>.*)", text, re.DOTALL)
     if not match:
-        raise bad_request(f"invalid selector: '{text}'; can't understand '{text}'")
+        raise bad_request(f'"{text}" is not FIELD=VALUE or FIELD!=VALUE')
     value = re.sub(r"\\([\\,=])", r"\1", match["value"])
     return FieldTerm(_path(kind, match["label"], version), value, match["operator"] != "!=")
 
@@ -194,16 +141,8 @@ def _path(kind: Kind, label: str, version: str) -> tuple[str, ...]:
         return tuple(label.split("."))
     path = kind.selectable.get(label)
     if path is None or kind.selectable_only.get(label, version) != version:
-        raise bad_request(_unsupported(kind, label))
+        raise bad_request(f"field label not supported for {kind.api_version}, Kind={kind.kind}: {label}")
     return path
-
-
-def _unsupported(kind: Kind, label: str) -> str:
-    if kind.group:
-        if kind.selectable:
-            return f"field label not supported for {kind.group}/{kind.version}, Kind={kind.kind}: {label}"
-        return f'"{label}" is not a known field selector: only "metadata.name", "metadata.namespace"'
-    return f"field label not supported: {label}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,41 +98,23 @@ class NamespaceController(CachedStandIn):
 
 
 def conditions_of(left: Iterable[KubeObject]) -> list[dict[str, Any]]:
-    """Return the conditions of a namespace in which this is left, in the words of the real controller."""
+    """Return the conditions of a namespace in which this is left; the real controller has three more, about failures
+    that cannot happen here."""
     present = list(left)
-    groups = Counter(f"{item.RESOURCE}.{item.API_VERSION.rpartition('/')[0]}" for item in present)
-    remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(groups.items()))
-    waits_for = Counter(name for item in present for name in item.metadata.finalizers)
-    finalizers = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(waits_for.items()))
+    kinds = Counter(f"{item.RESOURCE}.{item.API_VERSION.rpartition('/')[0]}" for item in present)
+    finalizers = Counter(name for item in present for name in item.metadata.finalizers)
+    remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(kinds.items()))
+    waits_for = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(finalizers.items()))
+    waiting = "Some content in the namespace has finalizers remaining: "
     return [
-        _condition("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
-        _condition(
-            "NamespaceDeletionGroupVersionParsingFailure",
-            "ParsedGroupVersions",
-            "All legacy kube types successfully parsed",
-        ),
-        _condition(
-            "NamespaceDeletionContentFailure",
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization",
-        ),
-        _condition("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed")
-        if not remaining
-        else _condition(
-            "NamespaceContentRemaining", "SomeResourcesRemain", f"Some resources are remaining: {remaining}", "True"
-        ),
-        _condition(
-            "NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"
-        )
-        if not finalizers
-        else _condition(
-            "NamespaceFinalizersRemaining",
-            "SomeFinalizersRemain",
-            f"Some content in the namespace has finalizers remaining: {finalizers}",
-            "True",
-        ),
+        _condition("NamespaceContentRemaining", "SomeResourcesRemain", "Some resources are remaining: ", remaining)
+        if present
+        else _condition("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed"),
+        _condition("NamespaceFinalizersRemaining", "SomeFinalizersRemain", waiting, waits_for)
+        if waits_for
+        else _condition("NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "No content has finalizers"),
     ]
 
 
-def _condition(kind: str, reason: str, message: str, status: str = "False") -> dict[str, Any]:
-    return {"type": kind, "status": status, "reason": reason, "message": message}
+def _condition(kind: str, reason: str, message: str, what: str = "") -> dict[str, Any]:
+    return {"type": kind, "status": "True" if what else "False", "reason": reason, "message": message + what}

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from dracaena.api.objects import ENDED
 from dracaena.demo.apiserver.tables.ages import UNKNOWN, age
-from dracaena.demo.apiserver.tables.pods import summary
 from dracaena.demo.apiserver.times import read_time
 
 Document = dict[str, Any]
 Cells = list[Any]
 
 _NONE: Final = "<none>"
+_GATED: Final = "SchedulingGated"
 _ROLE: Final = "node-role.kubernetes.io/"
 _OLD_ROLE: Final = "kubernetes.io/role"
 
@@ -67,11 +68,27 @@ def _name_and_age(document: Document, now: datetime) -> Cells:
 
 
 def _pod(pod: Document, now: datetime) -> Cells:
-    status, said = pod["status"], summary(pod, now)
+    status, containers = pod["status"], pod["status"].get("containerStatuses") or ()
+    ready = f"{sum(one['ready'] for one in containers)}/{len(pod['spec']['containers'] or ())}"
+    restarts = str(sum(one["restartCount"] for one in containers))
     addresses = status.get("podIPs") or [{"ip": ""}]
     wide = (addresses[0]["ip"], pod["spec"].get("nodeName"), status.get("nominatedNodeName"))
     # Readiness gates are refused by this server.
-    return [_name(pod), said.ready, said.state, said.restarts, _created(pod, now), *(x or _NONE for x in wide), _NONE]
+    return [_name(pod), ready, _pod_state(pod), restarts, _created(pod, now), *(x or _NONE for x in wide), _NONE]
+
+
+def _pod_state(pod: Document) -> str:
+    """One word, as far as the stand-ins write what it tells; of other states the reason or the phase."""
+    status = pod["status"]
+    if "deletionTimestamp" in pod["metadata"] and status.get("phase") not in ENDED:
+        return "Terminating"
+    if any(one["type"] == "PodScheduled" and one.get("reason") == _GATED for one in status.get("conditions") or ()):
+        return _GATED
+    for one in status.get("containerStatuses") or ():
+        ended_or_waits = one["state"].get("waiting") or one["state"].get("terminated") or {}
+        if ended_or_waits.get("reason"):
+            return str(ended_or_waits["reason"])
+    return str(status.get("reason") or status.get("phase", ""))
 
 
 def _pod_conditions(pod: Document) -> list[Document]:

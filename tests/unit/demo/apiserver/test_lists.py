@@ -82,22 +82,17 @@ def test_slices_are_selected_by_node_and_driver(api, resource_slice):
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
+    ("path", "kind"),
     [
-        (ALL_PODS, "field label not supported: spec.foo"),
-        (
-            f"{RESOURCE}/resourceslices",
-            "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: spec.foo",
-        ),
-        (
-            f"{RESOURCE}/resourceclaims",
-            '"spec.foo" is not a known field selector: only "metadata.name", "metadata.namespace"',
-        ),
+        (ALL_PODS, "Pod"),
+        (f"{RESOURCE}/resourceslices", "ResourceSlice"),
+        (f"{RESOURCE}/resourceclaims", "ResourceClaim"),
     ],
 )
-def test_a_field_that_cannot_be_selected_by_is_a_bad_request(api, path, message):
+def test_a_field_that_cannot_be_selected_by_is_a_bad_request(api, path, kind):
     reply = api.get(path, fieldSelector="spec.foo=x")
-    assert (reply.code, reply.body["message"]) == (400, message)
+    assert reply.code == 400
+    assert f"Kind={kind}: spec.foo" in reply.body["message"]
 
 
 def test_pages_show_the_state_of_the_first_page(api, five_pods, pod):
