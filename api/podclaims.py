@@ -67,12 +67,6 @@ def made_for_another(claim: ResourceClaim) -> str:
     return f"claim {claim.key} was generated for another owner{whose}"
 
 
-def group_of(pod: Pod) -> str | None:
-    """Return the PodGroup of a pod, as `namespace/name` (spec.schedulingGroup)."""
-    group = pod.spec.scheduling_group
-    return f"{pod.metadata.namespace}/{group.pod_group_name}" if group is not None and group.pod_group_name else None
-
-
 def group_consumer(claim: ResourceClaim, pod: Pod | None = None) -> ConsumerReference | None:
     """Return the entry of status.reservedFor for the PodGroup that a claim was made for; None: it was made for none, or
     for another one than the pod's.

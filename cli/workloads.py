@@ -20,7 +20,7 @@ from dracaena.cli.cluster_objects import decode_object
 from dracaena.cli.manifests import Manifest, ManifestError
 from dracaena.controller.allocation.nodes.matching import required_affinity, unfit_for
 from dracaena.controller.allocation.nodes.node_filter import this_node
-from dracaena.controller.allocation.state.families import (
+from dracaena.controller.allocation.state.gangs import (
     GROUP_LABEL,
     GROUP_SIZE_ANNOTATION,
     JOB_INDEX_LABEL,

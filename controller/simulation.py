@@ -35,7 +35,7 @@ from dracaena.controller.allocation.gang.words import members_in_words, place_in
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
-from dracaena.controller.allocation.state.families import Family, family_of
+from dracaena.controller.allocation.state.gangs import Family, family_of
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
 from dracaena.controller.allocation.state.size_demand import SizeDemand

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from dracaena.api.objects import Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
@@ -13,6 +15,8 @@ from dracaena.api.resource_objects import (
     ResourceClaim,
     ResourceSlice,
 )
+from dracaena.api.workload_objects import KINDS, OLDER, WorkloadObject
+from dracaena.controller.allocation.state.gangs import family_of
 from dracaena.controller.cache.claims import claim_stand_in, class_stand_in, kept_claim
 from dracaena.controller.cache.pods import kept_namespace, kept_pod
 from dracaena.controller.cache.slices import slice_stand_in, with_shared_values
@@ -67,6 +71,7 @@ class Watches:
             self.claims,
             self.pods,
         )
+        self.workloads = WorkloadWatches(client, clock, intake)
 
     def start(self) -> None:
         """Begin to list and to watch. Returns at once."""
@@ -77,6 +82,7 @@ class Watches:
         """End all watches."""
         for reflector in self.all:
             reflector.stop()
+        self.workloads.stop()
 
     def trouble(self) -> str | None:
         """Return which cache is not filled or not fresh; None when all are well."""
@@ -98,6 +104,53 @@ class Watches:
     def count_troubles(self, resource: str) -> int:
         """Return how many objects of a resource could not be read or taken in."""
         return sum(len(reflector.troubles()) for reflector in self.all if reflector.resource == resource)
+
+
+class WorkloadWatches:
+    """The kinds of objects that say how many pods belong together. Each is watched from the first pod on that may be
+    one of theirs, so that a cluster without such pods has no such watch.
+
+    Nothing waits for them, and a server may lack them or keep us from reading them: then the sizes are unknown.
+    """
+
+    def __init__(self, client: KubeClient, clock: Clock, intake: Intake) -> None:
+        self._client, self._clock, self._intake = client, clock, intake
+        self._lock = threading.Lock()
+        self._reflectors: dict[str, Reflector[WorkloadObject]] = {}
+        self._stopped = False
+
+    def see(self, pod: Pod) -> None:
+        """Watch what says the size of a pod's family, from now on. Cost: two look-ups for a pod without a family."""
+        family = family_of(pod) if pod.spec.resource_claims else None
+        kind = None if family is None else KINDS.get(family.kind)
+        if family is None or kind is None or family.kind in self._reflectors:
+            return
+        kept: Kept[WorkloadObject] = Kept(
+            older=OLDER.get(family.kind, ()), unread_is_gone=True, on_listed=partial(self._listed, family.kind)
+        )
+        changed = self._intake.workload_changed
+        reflector = Reflector(self._client, kind, clock=self._clock, on_change=changed, kept=kept)
+        with self._lock:
+            if self._stopped or family.kind in self._reflectors:
+                return
+            self._reflectors[family.kind] = reflector
+        self._intake.workloads_listed(family.kind, is_read=False)
+        reflector.start()
+
+    def stop(self) -> None:
+        """End all watches; none begins any more."""
+        with self._lock:
+            self._stopped = True
+        for reflector in self._reflectors.values():
+            reflector.stop()
+
+    def _listed(self, kind: str, is_served: bool) -> None:  # noqa: FBT001 - called by a reflector
+        self._intake.workloads_listed(kind, is_read=True if is_served else None)
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The families whose sizes are looked up, sorted."""
+        return tuple(sorted(self._reflectors))
 
 
 def _claims(

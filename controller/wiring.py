@@ -288,6 +288,8 @@ def _watches(
     slice_reports: SliceReports,
 ) -> Watches:
     def pod_changed(old: Pod | None, new: Pod | None) -> None:
+        if new is not None:
+            watches.workloads.see(new)
         intake.pod_changed(old, new)
         if new is not None and shared.work.is_open:
             gatekeeper.see(new)
@@ -310,9 +312,10 @@ def _watches(
         slice_reports.changed(old, new)
 
     drivers = (shared.driver, *_allowed_drivers(settings))
-    return Watches(
+    watches = Watches(
         shared.client, shared.clock, intake, drivers, pod_changed, namespace_changed, claim_changed, slice_changed
     )
+    return watches
 
 
 def _workers(

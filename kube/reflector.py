@@ -12,7 +12,7 @@ import structlog
 
 from dracaena.api.objects import KubeObject
 from dracaena.kube.client import Bookmark, KubeClient, Listing, ObjectChange, Watch
-from dracaena.kube.errors import GoneError, KubeError, NotFoundError
+from dracaena.kube.errors import GoneError, KubeError
 from dracaena.kube.freshness import Freshness
 from dracaena.kube.reading import Reader, StandIn, Unread
 from dracaena.process.clock import Clock
@@ -41,8 +41,12 @@ LONGEST_RETRY_S = 300.0
 UNSERVED = frozenset({404, 501})
 """Answers that say that a server does not have a kind: 404 from kube-apiserver, 501 by HTTP itself (RFC 9110)."""
 
+FORBIDDEN = frozenset({403})
+"""Answers that say that we may not read a kind. A server checks that first: it says so of kinds that it lacks, too."""
+
 UNSERVED_S = 300.0
-"""How often to look for a kind that the server does not serve; turning it on takes a restart of the server."""
+"""How often to look for a kind that the server does not serve, or does not let us read: turning it on takes a restart
+of the server, or an admin."""
 
 log = structlog.get_logger()
 
@@ -74,12 +78,22 @@ class Kept(Generic[T]):
     optional: bool = False
     """Whether the server may lack the kind, as it may with `older` versions. Then there are no objects, and it is asked
     again every UNSERVED_S. For any other kind that is an error."""
+    on_listed: Callable[[bool], None] | None = None
+    """Given for a kind that we can do without: the server may lack it or refuse to let us read it, and then there are
+    no objects. Called after each list with whether the kind was read."""
     transform: Callable[[T], T] = lambda item: item
     """Returns what is kept of an object as it is read, under the same key and version."""
     stand_in: StandIn[T] | None = None
     """What is kept of an object that cannot be read (see reading); None: its last state."""
     unread_is_gone: bool = False
     """Whether nothing is kept of it, in place of its last state."""
+
+    @property
+    def absent(self) -> frozenset[int]:
+        """Statuses of answers after which there are no objects; any other refusal is an error."""
+        if self.on_listed is not None:
+            return UNSERVED | FORBIDDEN
+        return UNSERVED if self.optional or self.older else frozenset()
 
 
 class Reflector(Generic[T]):
@@ -116,8 +130,9 @@ class Reflector(Generic[T]):
         self._client, self._clock = client, clock
         self._kind = kind  # the version that is served; only the reflector's thread changes it
         self._versions = (kind, *kept.older)
-        self._may_be_unserved, self._field_selector = kept.optional or bool(kept.older), kept.field_selector
+        self._absent, self._field_selector = kept.absent, kept.field_selector
         self._on_change, self._set_aside, self._first = on_change, set_aside, first
+        self._on_listed = kept.on_listed or (lambda is_read: None)
         self._transform, self._unread_is_gone = kept.transform, kept.unread_is_gone
         self._reader = Reader(self._kept, kept.stand_in)
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
@@ -268,6 +283,7 @@ class Reflector(Generic[T]):
             early = {key for key, item in fresh.items() if self._first(self._objects.get(key), item)}
         for key in (*stale, *sorted(fresh, key=lambda key: (key not in early, key))):
             self._apply(key, fresh.get(key), unread=key in unread)
+        self._on_listed(bool(listing.resource_version))
         self._last_error = None
         self._freshness.listed()
         self._synced.set()
@@ -285,16 +301,20 @@ class Reflector(Generic[T]):
 
     def _list_served(self) -> Listing[T]:
         """List the first version that is served; nothing, at no version, when none is."""
+        refused = ""
         for kind in self._versions:
             try:
                 listing = self._client.list(kind, field_selector=self._field_selector, reader=self._reader)
             except KubeError as error:
-                if not self._may_be_unserved or error.status not in UNSERVED:
+                if error.status not in self._absent:
                     raise
+                refused = str(error) if error.status in FORBIDDEN else refused
                 continue
             self._kind = kind
             return listing
-        if not self._synced.is_set():
+        if not self._synced.is_set() and refused:
+            log.warning("may not be read", resource=self._kind.RESOURCE, error=refused, looked_for_every_s=UNSERVED_S)
+        elif not self._synced.is_set():
             log.info("not served by this server", resource=self._kind.RESOURCE, looked_for_every_s=UNSERVED_S)
         return Listing((), "")
 
@@ -308,7 +328,7 @@ class Reflector(Generic[T]):
             except GoneError:
                 raise
             except KubeError as error:
-                if isinstance(error, NotFoundError) and self._may_be_unserved:
+                if error.status in self._absent:
                     raise  # another version may be served, or none any more
                 version = self._version or version
                 if self._heard_s == heard_s and self._clock.monotonic() - began_s >= SILENCE_S:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dracaena.api.extended_resources import GPUS, advice, gpu_resources, seen
+from dracaena.api.gang_label import GANG_LABEL, MOST_GANG_PODS, gang_size
 from dracaena.validation.field import Field, Fields, text_at
 from dracaena.validation.findings import Breach
 from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN
@@ -21,6 +22,7 @@ def check_pod(field: Field, driver: str, missing: str | None = None) -> None:
     spec = pod and pod["spec"].some_fields()
     if not pod or not spec:
         return
+    _check_gang(pod["metadata"])
     for container in _containers(spec):
         _check_extended_resources(container, driver, missing)
     claims = spec["resourceClaims"]
@@ -45,6 +47,14 @@ def check_pod_claims(field: Field) -> None:
 
 
 _USED = "a container with this name in resources.claims"
+
+
+def _check_gang(metadata: Field) -> None:
+    labels = metadata.value.get("labels") if isinstance(metadata.value, dict) else None
+    size = labels.get(GANG_LABEL) if isinstance(labels, dict) else None
+    if isinstance(size, str) and gang_size(size) is None:
+        label = metadata.below("labels", labels).below(GANG_LABEL, size)
+        label.warn("no number of pods, so the label is ignored", f"1 to {MOST_GANG_PODS}")
 
 
 def _is_mirror(metadata: object) -> bool:

@@ -59,6 +59,8 @@ class RefusalKind(Enum):
     """Nothing is wrong, but working it out takes longer than one pod may take; it is tried again after all others."""
     REFUSED_WRITE = "refused-write"
     """The API server does not let us write a claim as it is."""
+    INCOMPLETE = "incomplete-gang"
+    """Other pods have to be created first: alone this one is of no use."""
     MISTAKE = "mistake"
     """Another object that a person has to fix, for example a slice."""
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dracaena.api.gang_label import GANG_LABEL
 from dracaena.api.gpu_quota import MOST_BYTES
 from dracaena.api.names import quota_annotation
 from dracaena.api.objects import (
@@ -46,7 +47,7 @@ from dracaena.controller.allocation.nodes.pod_resources import (
     UnreadableQuantityError,
     pod_resources,
 )
-from dracaena.controller.allocation.state.families import GROUP_SIZE_ANNOTATION, family_size
+from dracaena.controller.allocation.state.gangs import FAMILY_ANNOTATIONS, MOST_CHARACTERS
 
 # Empty lists and objects that all pods share: separate defaults for each pod would double its size.
 _NO_TEXTS: Final[list[str]] = []
@@ -71,10 +72,10 @@ MOST_NAMED: Final = 256
 
 def kept_pod(pod: Pod) -> Pod:
     """Return a trimmed pod: one container that requests what the whole pod requests, and which claims its containers
-    name. Of a pod with claims the annotations that show its family are kept (allocation.state.families), and
+    name. Of a pod with claims, or with the label of a gang, what shows its family is kept (allocation.state.gangs), and
     its controller.
 
-    A pod without claims keeps only its name, UID, version, node, gates and phase; what other pods' placement rules read
+    A pod without claims keeps only its name, UID, version, node, gates, PodGroup and phase; what other pods' rules read
     (labels, anti-affinity, claims for storage, whether it is being deleted); and what shows whether kube-scheduler
     makes progress (state.scheduler_progress): priority, the scheduler's name, and its message while the pod has no
     node. pod_resources() returns the same as for the whole pod. Cost: some 20 µs.
@@ -91,6 +92,7 @@ def kept_pod(pod: Pod) -> Pod:
         )
         # The decision for this pod says what is wrong.
         return msgspec.structs.replace(pod, metadata=bare, spec=_trimmed_spec(pod))
+    has_family = bool(pod.spec.resource_claims) or GANG_LABEL in pod.metadata.labels
     meta = ObjectMeta(
         name=pod.metadata.name,
         namespace=sys.intern(pod.metadata.namespace),
@@ -99,9 +101,9 @@ def kept_pod(pod: Pod) -> Pod:
         creation_timestamp=pod.metadata.creation_timestamp if pod.spec.resource_claims else None,
         deletion_timestamp=pod.metadata.deletion_timestamp,
         labels=_shared(pod.metadata.labels),
-        annotations=_family_annotations(pod) if pod.spec.resource_claims else _NO_TEXT_MAP,
+        annotations=_family_annotations(pod) if has_family else _NO_TEXT_MAP,
         finalizers=_NO_TEXTS,
-        owner_references=_controlling_owner(pod) if pod.spec.resource_claims else _NO_OWNERS,
+        owner_references=_controlling_owner(pod) if has_family else _NO_OWNERS,
     )
     if not pod.spec.resource_claims:
         return Pod(metadata=meta, spec=_plain_spec(pod.spec, containers), status=_plain_status(pod))
@@ -240,9 +242,14 @@ def _shared_rules(text: bytes) -> dict[str, Any]:
 
 
 def _family_annotations(pod: Pod) -> dict[str, str]:
-    """Keep the annotations that say how many pods the family has."""
-    size = family_size(pod)
-    return _NO_TEXT_MAP if size is None else shared_labels(((GROUP_SIZE_ANNOTATION, str(size)),))
+    """Keep the annotations that say which family a pod is of and how many pods that has."""
+    there = pod.metadata.annotations
+    kept = tuple((name, there[name]) for name in FAMILY_ANNOTATIONS if len(there.get(name, "")) in _READ)
+    return shared_labels(kept) if kept else _NO_TEXT_MAP
+
+
+_READ: Final = range(1, MOST_CHARACTERS + 1)
+"""Characters of an annotation that is read."""
 
 
 MOST_OWNER_CHARACTERS: Final = 512
@@ -283,6 +290,7 @@ def _plain_spec(spec: PodSpec, containers: list[Container]) -> PodSpec:
         scheduler_name=sys.intern(spec.scheduler_name),
         priority=spec.priority,
         topology_spread_constraints=_NO_CONSTRAINTS,
+        scheduling_group=spec.scheduling_group,
         volumes=_claim_volumes(spec.volumes),
     )
 

@@ -23,8 +23,8 @@ def why_taken_back(found: TakenBack) -> str:
         )
     if found.reason == YIELDED:
         return (
-            f"GPUs on node {found.node} are given back, because this pod's PodGroup does not get all of its GPUs now: "
-            "another PodGroup comes first, or there are too few"
+            f"GPUs on node {found.node} are given back, because this pod's gang does not get all of its GPUs now: "
+            "another gang comes first, there are too few, or pods of it are missing"
         )
     then = "Another node is tried" if found.node_matters else "GPUs are allocated again once it says something else"
     return f"GPUs on node {found.node} are taken back, because kube-scheduler does not bind the pod there{said} {then}"

@@ -23,6 +23,7 @@ from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.remedies import MOST_STEPS
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.state.gangs import may_have_a_group
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.allocation.state.size_demand import SizeDemand
@@ -110,6 +111,10 @@ class Decisions:
             if refused is not None:
                 self.leave(pod.key)
                 return Refused(RefusalKind.REFUSED_WRITE, refused.why, concerns_us=True)
+            lacks = self._groups.lacks(pod, claims) if may_have_a_group(pod) else None
+            if lacks is not None:
+                self.leave(pod.key)
+                return Refused(RefusalKind.INCOMPLETE, lacks, concerns_us=True)
             barred = self._barred(pod, claims, now_s)
             is_apart = bool(barred) or self._records.must_not_preempt(pod, now_s)
             pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), self._turn(pod)
@@ -430,7 +435,7 @@ class Decisions:
                 self._records.decide(entry.claim.key, ClaimShare.of(decision_id, pod, decision, entry))
 
     def _turn(self, pod: Pod) -> Turn:
-        return turn(pod) if pod.spec.scheduling_group is None else self._groups.turn_of(pod)
+        return self._groups.turn_of(pod) if may_have_a_group(pod) else turn(pod)
 
     def _rules(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
         with suppress(UnreadableSelectorError):
@@ -471,7 +476,7 @@ class Decisions:
 
     def _barred(self, pod: Pod, claims: Sequence[ResourceClaim], now_s: float) -> Mapping[str, str]:
         """Return the nodes that this pod, unlike its equals, must not use whatever is free there, with the reason."""
-        kept = {} if pod.spec.scheduling_group is None else self._groups.kept_from(pod, claims)
+        kept = self._groups.kept_from(pod, claims) if may_have_a_group(pod) else {}
         return {**kept, **self._barred_alone(pod, claims, now_s)}
 
     def _barred_alone(self, pod: Pod, claims: Sequence[ResourceClaim], now_s: float) -> Mapping[str, str]:

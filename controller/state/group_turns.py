@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import structlog
 
 from dracaena.api.objects import Pod
-from dracaena.api.podclaims import group_of
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.reach import Reach
+from dracaena.controller.allocation.state.gangs import Family, group_of
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.pod_demand import Turn, turn
 from dracaena.controller.lifecycle.pod_record import is_unbound
@@ -29,13 +29,13 @@ GIVE_UP_S: Final = 300.0
 """How long a group keeps what it has without getting more, and then how long it gets nothing. Long compared with the
 time in which pods end and others take their place; what a group keeps is idle meanwhile."""
 
-KEPT: Final = "kept for a PodGroup that comes before this one's and waits for the rest of its GPUs"
+KEPT: Final = "kept for a gang that comes before this one's and waits for the rest of its GPUs"
 """Why a node is left out for a pod, in words that follow a count. The other group may be in any namespace."""
 
-QUOTA_KEPT: Final = "not used while a PodGroup of this namespace that comes before this one's waits for its quota"
+QUOTA_KEPT: Final = "not used while a gang of this namespace that comes before this one's waits for its quota"
 """The same."""
 
-GAVE_UP: Final = "left to others, because this pod's PodGroup did not get all of its GPUs"
+GAVE_UP: Final = "left to others, because this pod's gang did not get all of its GPUs"
 """The same."""
 
 YIELDED: Final = "pod-group"
@@ -60,26 +60,20 @@ class GroupPlace(NamedTuple):
     group of its namespace last gave up."""
     queued_here: str
     """The same among the groups of its namespace: when its first pod was created, or when it last gave up itself."""
-    key: str
+    key: Family
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A group with waiting pods and no bound one: a bound pod shows that its gang was complete once."""
 
-    key: str
-    """`namespace/name`."""
+    key: Family
     turn: Turn
     """The turn of its first pod."""
     placed: int
     """How many of its pods have their devices."""
     pods: tuple[str, ...]
     """Keys of the pods that wait."""
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of its pods."""
-        return _namespace(self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +118,19 @@ class GroupTurns:
     def __init__(self, inventory: Inventory, records: Records) -> None:
         self._inventory = inventory
         self._records = records
-        self._past: dict[str, Past] = {}
+        self._past: dict[Family, Past] = {}
         self._gave_up_at: dict[str, str] = {}
         """Namespace → when one of its groups last gave up among the groups of all namespaces (RFC 3339)."""
-        self._places: Mapping[str, GroupPlace] = {}
+        self._places: Mapping[Family, GroupPlace] = {}
         """Of the groups that waited at the last review."""
         self._first: dict[str, First] = {}
         """Contest → who comes first in it."""
-        self._resting: frozenset[str] = frozenset()
+        self._resting: frozenset[Family] = frozenset()
         """The groups that gave up and get nothing yet."""
-        self._held_up: frozenset[str] = frozenset()
+        self._held_up: frozenset[Family] = frozenset()
         """The groups that their quota stops."""
+        self._incomplete_s: Mapping[Family, float] = {}
+        """Groups that cannot start → since when, as reviews saw it."""
         self._reviewed_s: float | None = None
 
     @property
@@ -149,20 +145,43 @@ class GroupTurns:
         before, rested_before = self._first, self._resting
         took_s = now_s - (now_s if self._reviewed_s is None else self._reviewed_s)
         self._first, self._reviewed_s = {}, now_s
-        groups = list(self._waiting())
+        unbound = self._records.groups.unbound()
+        since_s = self._incomplete_s
+        self._incomplete_s = {one: since_s.get(one, now_s) for one in unbound if self.incomplete(one) is not None}
+        groups = list(self._waiting(one for one in unbound if one not in self._incomplete_s))
         self._forget_others()
         self._resting = self._resting_at(now_s)
         self._places = self._all_places(groups)
         able = sorted((one for one in groups if one.key not in self._resting), key=lambda one: self._places[one.key])
         own = [one for one in able if any(map(is_beyond_quota, one.pods))]
-        for namespace in sorted({one.namespace for one in own}):
-            self._put_first(namespace, [one for one in own if one.namespace == namespace], before, took_s, now_s, now)
+        for namespace in sorted({one.key.namespace for one in own}):
+            there = [one for one in own if one.key.namespace == namespace]
+            self._put_first(namespace, there, before, took_s, now_s, now)
         self._held_up = frozenset(one.key for one in own)
-        free = [one for one in able if one.key not in self._held_up and not self._is_after(one.key, one.namespace)]
+        free = [one for one in able if one.key not in self._held_up and not self._is_after(one.key, one.key.namespace)]
         self._put_first(ALL, free, before, took_s, now_s, now)
         has_rested = bool(rested_before - self._resting)
         self._resting = self._resting_at(now_s)
         return None if has_rested else self._left_by(before)
+
+    def incomplete(self, group: Family) -> str | None:
+        """Say what a group lacks if it cannot start: its PodGroup, or pods of its gang. None: nothing, or it did."""
+        pods, sizes = self._records.groups, self._inventory.families.sizes
+        if pods.has_bound(group):
+            return None
+        gang = sizes.hard(group, pods.labelled_size(group))
+        if gang is None:
+            return sizes.not_there(group)
+        there = pods.count(group)
+        if gang.size is None or there >= gang.size:
+            return None
+        return f"{there} of {gang.size} pods of its gang exist ({gang.said}), and none gets devices before all exist"
+
+    def lacks(self, pod: Pod, claims: Iterable[ResourceClaim]) -> str | None:
+        """Say what the group of a pod lacks, if the pod gets nothing because of that. A pod on a node, or with an
+        allocated claim, gets what it needs."""
+        group = group_of(pod)
+        return None if group is None or _has_place(pod, claims) else self.incomplete(group)
 
     def keeps(self, pod: Pod) -> bool:
         """Whether a pod keeps what it has because its group comes first."""
@@ -170,7 +189,8 @@ class GroupTurns:
         return group is not None and any(first.group.key == group for first in self._first_for(group))
 
     def yields(self, pod: Pod, node: str, now_s: float) -> bool:
-        """Whether a pod has to give back what it has on a node: its group gave up, or another comes first.
+        """Whether a pod has to give back what it has on a node: its group gave up, another comes first, or too few pods
+        of its gang exist, for longer than it takes a controller to replace one.
 
         The first group gets some seconds before others must yield: its pods may still be on their way through the
         queue. A pod whose group is complete keeps what it has.
@@ -178,6 +198,8 @@ class GroupTurns:
         group = group_of(pod)
         if group is None:
             return False
+        if now_s - self._incomplete_s.get(group, now_s) >= SETTLE_S:
+            return True
         is_due = group in self._resting or any(
             node in first.kept and now_s - first.since_s >= SETTLE_S for first in self._before(pod, group)
         )
@@ -187,7 +209,7 @@ class GroupTurns:
         """Return the nodes that a pod must not use because of other groups, with the reason. Pods without a group use
         what they find, as everywhere; for a pod that waits too long a node is kept (StarvationGuard)."""
         group = group_of(pod)
-        if group is None or pod.spec.node_name or any(claim.status.allocation is not None for claim in claims):
+        if group is None or _has_place(pod, claims):
             return {}  # the claim decides the node
         if group in self._resting:
             return dict.fromkeys(self._inventory.nodes.names, GAVE_UP)
@@ -237,7 +259,7 @@ class GroupTurns:
         since_s = known.since_s if known is not None and is_known and not has_more else now_s
         self._first[contest] = First(group, self._places[group.key], since_s, kept)
         if not is_known:
-            log.info("group comes first", group=group.key, placed=group.placed, waiting=len(group.pods))
+            log.info("group comes first", group=str(group.key), placed=group.placed, waiting=len(group.pods))
 
     def _earliest(self, order: Sequence[Waiting]) -> Waiting | None:
         """Return the earliest group that holds something. If it, or its namespace, gave up before, a group that waits
@@ -251,8 +273,8 @@ class GroupTurns:
         at = rfc3339(now)
         self._past[group.key] = Past(gave_up_s=now_s, gave_up_at=at)
         if contest == ALL:
-            self._gave_up_at[group.namespace] = at
-        log.info("group gives up", group=group.key, placed=group.placed, waiting=len(group.pods))
+            self._gave_up_at[group.key.namespace] = at
+        log.info("group gives up", group=str(group.key), placed=group.placed, waiting=len(group.pods))
 
     def _kept_for(self, group: Waiting, contest: str) -> Mapping[str, str]:
         """Return the nodes that a group is left when it comes first in a contest. A quota is used up wherever its GPUs
@@ -261,13 +283,13 @@ class GroupTurns:
             return dict.fromkeys(self._inventory.nodes.names, QUOTA_KEPT)
         return dict.fromkeys(sorted(self._nodes_for(group)), KEPT)
 
-    def _first_for(self, group: str) -> Iterator[First]:
+    def _first_for(self, group: Family) -> Iterator[First]:
         """Yield who comes first in the contests that a group takes part in."""
-        for contest in (_namespace(group), ALL):
+        for contest in (group.namespace, ALL):
             if contest in self._first:
                 yield self._first[contest]
 
-    def _before(self, pod: Pod, group: str) -> Iterator[First]:
+    def _before(self, pod: Pod, group: Family) -> Iterator[First]:
         """Yield who comes first before a pod's group: who has an earlier place, and before a group that its quota stops
         the pod that comes first among all."""
         is_held_up = group in self._held_up
@@ -275,11 +297,11 @@ class GroupTurns:
             if first.place < self._place(pod, group) or (is_held_up and first is self.first):
                 yield first
 
-    def _is_after(self, group: str, contest: str) -> bool:
+    def _is_after(self, group: Family, contest: str) -> bool:
         first = self._first.get(contest)
         return first is not None and first.place < self._places[group]
 
-    def _resting_at(self, now_s: float) -> frozenset[str]:
+    def _resting_at(self, now_s: float) -> frozenset[Family]:
         return frozenset(key for key, past in self._past.items() if now_s - past.gave_up_s < GIVE_UP_S)
 
     def _left_by(self, before: Mapping[str, First]) -> Scope:
@@ -293,10 +315,10 @@ class GroupTurns:
 
     # Places
 
-    def _all_places(self, groups: Iterable[Waiting]) -> Mapping[str, GroupPlace]:
+    def _all_places(self, groups: Iterable[Waiting]) -> Mapping[Family, GroupPlace]:
         """A group that gave up, itself or by its namespace, comes behind every group that waited before: also behind
         those of lower priority."""
-        places: dict[str, GroupPlace] = {}
+        places: dict[Family, GroupPlace] = {}
         found = [(self._place_of(group.key, group.turn), group) for group in groups]
         least = min((place.priority for place, _ in found), default=0)
         for place, group in sorted(found, key=lambda one: (one[0].queued, one[0].queued_here)):
@@ -304,31 +326,31 @@ class GroupTurns:
             places[group.key] = place._replace(priority=least) if place.queued > _created(group.turn) else place
         return places
 
-    def _place_of(self, group: str, its_turn: Turn) -> GroupPlace:
+    def _place_of(self, group: Family, its_turn: Turn) -> GroupPlace:
         """Return the place of a group by itself."""
         here = max(_created(its_turn), self._past.get(group, Past()).gave_up_at)
-        return GroupPlace(its_turn[0], max(here, self._gave_up_at.get(_namespace(group), "")), here, group)
+        return GroupPlace(its_turn[0], max(here, self._gave_up_at.get(group.namespace, "")), here, group)
 
-    def _place(self, pod: Pod, group: str) -> GroupPlace:
+    def _place(self, pod: Pod, group: Family) -> GroupPlace:
         """Return the place of a pod's group; if it came after the last review, as if it had this pod alone."""
         return self._places.get(group) or self._place_of(group, turn(pod))
 
     def _forget_others(self) -> None:
         """Forget the groups that are gone or were bound, and the namespaces without other groups."""
         waiting = set(self._records.groups.unbound())
-        namespaces = {_namespace(key) for key in waiting}
+        namespaces = {key.namespace for key in waiting}
         self._past = {key: past for key, past in self._past.items() if key in waiting}
         self._gave_up_at = {name: at for name, at in self._gave_up_at.items() if name in namespaces}
 
     # Groups
 
-    def _waiting(self) -> Iterator[Waiting]:
-        for key in self._records.groups.unbound():
-            group = self._read(key)
+    def _waiting(self, groups: Iterable[Family]) -> Iterator[Waiting]:
+        for key in groups:
+            group = None if self._inventory.families.sizes.is_basic(key) else self._read(key)
             if group is not None:
                 yield group
 
-    def _read(self, key: str) -> Waiting | None:
+    def _read(self, key: Family) -> Waiting | None:
         waiting = tuple(sorted(self._records.groups.waiting(key)))
         if not waiting:
             return None
@@ -354,10 +376,10 @@ class GroupTurns:
         return frozenset(nodes)
 
 
+def _has_place(pod: Pod, claims: Iterable[ResourceClaim]) -> bool:
+    return bool(pod.spec.node_name) or any(claim.status.allocation is not None for claim in claims)
+
+
 def _created(its_turn: Turn) -> str:
     _, never_created, created, _ = its_turn
     return NEVER_CREATED if never_created else created
-
-
-def _namespace(group: str) -> str:
-    return group.partition("/")[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import structlog
@@ -10,8 +11,10 @@ import structlog
 from dracaena.api.names import quota_annotation
 from dracaena.api.objects import ENDED, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dracaena.api.workload_objects import WorkloadObject
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
 from dracaena.controller.allocation.nodes.placement.volumes import class_of
+from dracaena.controller.allocation.state.gangs import Family, family_about, group_of
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
 from dracaena.controller.state.cluster import ClusterState, Collided, locked
 from dracaena.process.clock import Clock
@@ -55,7 +58,8 @@ class Intake:
             self._state.decisions.placement_changed(self._state.inventory.placed.changes())
             before = self._state.records.unbound(key)
             known = self._state.records.pod(key)
-            self._state.records.see(old, new, now_s)
+            with self._completing(group_of(pod) for pod in (old, new) if pod is not None):
+                self._state.records.see(old, new, now_s)
             self._state.progress.see(before, new, self._state.records.unbound(key), now_s)
             if known is None and not subject.spec.resource_claims:
                 return
@@ -137,6 +141,28 @@ class Intake:
         self._state.wake_all(dict.fromkeys((*self._state.decisions.may_help_all(), *unbound)))
 
     @locked
+    def workload_changed(self, old: WorkloadObject | None, new: WorkloadObject | None) -> None:
+        """Take in a change of an object that says how many pods belong together: it wakes the pods of a gang that may
+        be complete now."""
+        sizes = self._state.inventory.families.sizes
+        with self._completing(family_about(item) for item in (old, new) if item is not None):
+            if old is not None:
+                sizes.take_out(old)
+            if new is not None:
+                sizes.put(new)
+
+    @locked
+    def workloads_listed(self, kind: str, *, is_read: bool | None) -> None:
+        """Note that objects of a kind (Family.kind) begin to be read, that all have been, or (None) that the server
+        does not show them."""
+        sizes, groups = self._state.inventory.families.sizes, self._state.records.groups
+        with self._completing(group for group in groups.unbound() if group.kind == kind):
+            if is_read is None:
+                sizes.unfollow(kind)
+            else:
+                sizes.follow(kind, is_read=is_read)
+
+    @locked
     def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         """Take in a change of a DeviceTaintRule; only pools with a device that it taints or tainted are read again."""
         subject = _either(old, new)
@@ -184,6 +210,15 @@ class Intake:
         subject = _either(old, new)
         self._state.inventory.storage.set_class(subject.key, new)
         self._state.decisions.placement_changed([Change(OfClass(subject.key), is_more=False)])
+
+    @contextmanager
+    def _completing(self, groups: Iterable[Family | None]) -> Iterator[None]:
+        """Wake the waiting pods of those of these gangs that lack pods before a change and not after it."""
+        lacking = [group for group in {*groups} if group is not None and self._state.groups.incomplete(group)]
+        yield
+        for group in lacking:
+            if self._state.groups.incomplete(group) is None:
+                self._state.wake_all(self._state.records.groups.waiting(group))
 
 
 def _either(old: T | None, new: T | None) -> T:

@@ -1,73 +1,113 @@
-"""Which pods each PodGroup has, and which of them wait for devices."""
+"""Which pods each group has that may be a gang, and which of them wait for devices."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 
-from dracaena.api.objects import Pod
-from dracaena.api.podclaims import group_of
+from dracaena.api.objects import ENDED, Pod
+from dracaena.controller.allocation.state.gangs import Family, group_of, labelled_size
 from dracaena.controller.lifecycle.pod_record import is_unbound
+
+
+@dataclass(slots=True)
+class _Members:
+    """The pods of one group."""
+
+    pods: dict[str, bool] = field(default_factory=dict)
+    """Those that name claims → whether they are bound."""
+    bound: int = 0
+    waiting: dict[str, None] = field(default_factory=dict)
+    """Those that wait."""
+    staying: dict[str, int] = field(default_factory=dict)
+    """All that have not ended and are not being deleted, also without claims → the size in their label, or 0."""
+    labels: Counter[int] = field(default_factory=Counter)
+    """These sizes → of how many pods."""
+
+
+_NOBODY = _Members()
 
 
 class PodGroups:
     """Kept up to date at each change of a pod and of what its claims have, so that no caller has to look at a whole
-    group to learn about one of its pods. Only pods that name claims count. Part of its owner, and used under the
-    owner's lock. Cost: O(1) per call, and a look at a pod's claims."""
+    group to learn about one of its pods. Part of its owner, and used under the owner's lock. Cost: O(1) per call, and a
+    look at a pod's claims."""
 
     def __init__(self, waits: Callable[[Pod], bool]) -> None:
         """`waits` returns whether some claim of a pod has no devices, and none were decided for it."""
         self._waits = waits
-        self._pods: dict[str, dict[str, bool]] = {}  # PodGroup → its pods → whether it is bound
-        self._bound_counts: dict[str, int] = {}  # of these PodGroups that have bound pods
-        self._waiting: dict[str, dict[str, None]] = {}  # PodGroup → its pods that wait
+        self._groups: dict[Family, _Members] = {}
+        self._group_of: dict[str, Family] = {}
 
-    def unbound(self) -> tuple[str, ...]:
-        """Return the PodGroups (`namespace/name`) whose pods are all unbound, sorted."""
-        return tuple(sorted(group for group in self._pods if group not in self._bound_counts))
+    def unbound(self) -> tuple[Family, ...]:
+        """Return the groups whose pods with claims are all unbound, sorted."""
+        return tuple(sorted(group for group, members in self._groups.items() if members.pods and not members.bound))
 
-    def pods(self, group: str) -> tuple[str, ...]:
-        """Return the keys of the pods of a PodGroup, sorted. Cost: O(its pods × log its pods)."""
-        return tuple(sorted(self._pods.get(group, ())))
+    def has_bound(self, group: Family) -> bool:
+        """Return whether a pod of a group that names claims is bound."""
+        return self._of(group).bound > 0
 
-    def waiting(self, group: str) -> Collection[str]:
+    def pods(self, group: Family) -> tuple[str, ...]:
+        """Return the keys of the pods of a group that name claims, sorted. Cost: O(its pods × log its pods)."""
+        return tuple(sorted(self._of(group).pods))
+
+    def waiting(self, group: Family) -> Collection[str]:
         """Return the keys of its pods that may still be bound and that wait."""
-        return self._waiting.get(group, {}).keys()
+        return self._of(group).waiting.keys()
 
-    def change(self, old: Pod | None, new: Pod | None) -> None:
+    def count(self, group: Family) -> int:
+        """Return how many pods of a group there are, also without claims: neither ended nor being deleted."""
+        return len(self._of(group).staying)
+
+    def labelled_size(self, group: Family) -> int | None:
+        """Return the largest size that these pods have in their labels. Cost: a step for each size."""
+        return max(self._of(group).labels, default=0) or None
+
+    def change(self, key: str, new: Pod | None) -> None:
         """Take in a change of a pod, once its claims are known."""
-        if old is not None and (group := group_of(old)) is not None:
-            self._leave(group, old.key)
-        if new is not None and new.spec.resource_claims and (group := group_of(new)) is not None:
-            is_bound = bool(new.spec.node_name)
-            self._pods.setdefault(group, {})[new.key] = is_bound
-            if is_bound:
-                self._bound_counts[group] = self._bound_counts.get(group, 0) + 1
+        self._leave(key)
+        group = None if new is None else group_of(new)
+        if new is None or group is None:
+            return
+        stays = new.status.phase not in ENDED and new.metadata.deletion_timestamp is None
+        if not stays and not new.spec.resource_claims:
+            return
+        self._group_of[key] = group
+        members = self._groups.setdefault(group, _Members())
+        if stays:
+            size = members.staying[key] = labelled_size(new) or 0
+            members.labels[size] += 1
+        if new.spec.resource_claims:
+            members.pods[key] = bool(new.spec.node_name)
+            members.bound += members.pods[key]
             self.look_again((new,))
 
     def look_again(self, pods: Iterable[Pod]) -> None:
         """Find out whether pods wait now that one of their claims has got devices, or lost them."""
         for pod in pods:
-            group = group_of(pod)
+            group = self._group_of.get(pod.key)
             if group is None:
                 continue
             may_be_bound = is_unbound(pod) and pod.metadata.deletion_timestamp is None
             if may_be_bound and self._waits(pod):
-                self._waiting.setdefault(group, {})[pod.key] = None
+                self._groups[group].waiting[pod.key] = None
             else:
-                self._stop_waiting(group, pod.key)
+                self._groups[group].waiting.pop(pod.key, None)
 
-    def _leave(self, group: str, pod_key: str) -> None:
-        pods = self._pods.get(group, {})
-        if pods.pop(pod_key, False):
-            self._bound_counts[group] -= 1
-            if not self._bound_counts[group]:
-                del self._bound_counts[group]
-        if not pods:
-            self._pods.pop(group, None)
-        self._stop_waiting(group, pod_key)
+    def _of(self, group: Family) -> _Members:
+        return self._groups.get(group, _NOBODY)
 
-    def _stop_waiting(self, group: str, pod_key: str) -> None:
-        waiting = self._waiting.get(group, {})
-        waiting.pop(pod_key, None)
-        if not waiting:
-            self._waiting.pop(group, None)
+    def _leave(self, key: str) -> None:
+        group = self._group_of.pop(key, None)
+        if group is None:
+            return
+        members = self._groups[group]
+        members.bound -= members.pods.pop(key, False)
+        members.waiting.pop(key, None)
+        size = members.staying.pop(key, None)
+        if size is not None:
+            members.labels[size] -= 1
+            members.labels = +members.labels
+        if not members.pods and not members.staying:
+            del self._groups[group]

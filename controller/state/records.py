@@ -12,6 +12,7 @@ import msgspec
 from dracaena.api.objects import ENDED, Pod
 from dracaena.api.podclaims import PodClaim, is_for_group, pod_claims
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.allocation.state.gangs import may_have_a_group
 from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity, only_node
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
@@ -54,7 +55,7 @@ class Records:
         self._refusals: dict[str, WriteRefusal] = {}  # claim that the server does not let us write
         self._blocked: dict[str, dict[str, None]] = {}  # claim that not every pod's decision may use → pods that asked
         self.groups = PodGroups(self._lacks_devices)
-        """Of the pods that name claims. Read only."""
+        """Read only."""
         self._last_named_s: dict[str, float] = {}  # claim that no pod names → when the last one went
 
     # What is known
@@ -241,7 +242,7 @@ class Records:
             self._unbound[key] = see(before, new, now_s)
         else:
             self._unbound.pop(key, None)
-        self.groups.change(known, new)
+        self.groups.change(key, new)
         self._settle_doubts_about(known, new)
 
     def pod_was_read(self, pod: Pod, requested_s: float, now_s: float) -> None:
@@ -437,7 +438,7 @@ class Records:
         if subject is None or _has_nothing(before) == _has_nothing(after):
             return
         pods = (self._pods[key] for key in self._naming.get(subject.key, ()))
-        if in_groups := [pod for pod in pods if pod.spec.scheduling_group is not None]:
+        if in_groups := [pod for pod in pods if may_have_a_group(pod)]:
             self.groups.look_again(in_groups)
 
     def _lacks_devices(self, pod: Pod) -> bool:

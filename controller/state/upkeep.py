@@ -10,6 +10,7 @@ from typing import Final
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import is_for_group
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.allocation.state.gangs import may_have_a_group
 from dracaena.controller.lifecycle import tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, means_the_same, users_of
 from dracaena.controller.lifecycle.giving_way import Party, gives_way
@@ -137,7 +138,7 @@ class Upkeep:
             return LOOK_S
         whole = len(there) == len(claims) and all(claim.shown.status.allocation is not None for claim in there)
         found = self._judge(pod, known, tuple(alone), node, now_s, now, whole=whole, others_wait=others_wait)
-        if isinstance(found, float) and pod.spec.scheduling_group is not None:
+        if isinstance(found, float) and may_have_a_group(pod):
             return min(found, LOOK_S)  # another group may come first meanwhile
         return found
 

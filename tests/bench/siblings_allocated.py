@@ -22,7 +22,7 @@ from dracaena.api.objects import Pod
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.score.order import GROUP_SIZES, PRICE_UNITS
-from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_INDEX_LABEL, JOB_LABEL
+from dracaena.controller.allocation.state.gangs import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_INDEX_LABEL, JOB_LABEL
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.simulation import make_inventory

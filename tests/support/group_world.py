@@ -6,14 +6,15 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
 from dracaena.api.machine import Machine
-from dracaena.api.objects import Pod, PodCondition
+from dracaena.api.objects import ObjectMeta, Pod, PodCondition
+from dracaena.api.workload_objects import PodGroup
 from dracaena.controller.state.group_turns import GIVE_UP_S
 from dracaena.process.clock import rfc3339
 from support.allocation import blocks, claim, machine, pod, request
@@ -56,6 +57,22 @@ class Group:
     """Whether it fits on the nodes, and into the quota of its namespace, while nobody else is there."""
     namespace: str = "default"
     priority: int = 0
+    min_count: int | None = None
+    """Of its PodGroup object; None: the server does not serve them."""
+    missing: int = 0
+    """How many of its pods, the last ones, nobody creates."""
+    told_s: int = 0
+    """How much later than the pods its PodGroup object is seen."""
+
+    @property
+    def coming(self) -> int:
+        """How many of its pods are created."""
+        return len(self.sizes) - self.missing
+
+
+def pod_group(name: str, namespace: str, min_count: int | None, uid: str = "") -> PodGroup:
+    """A PodGroup with a gang, None: of the policy `basic`."""
+    return PodGroup(ObjectMeta(name, namespace, uid or f"uid-of-{name}"), min_count)
 
 
 @dataclass
@@ -70,7 +87,6 @@ class GroupWorld:
     bound_s: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._rng = random.Random(self.seed)
         self.bench = Bench(**self.machines)
         for name, gpus in sorted(self.quotas.items()):
             self.bench.cluster.intake.namespace_changed(None, namespace(name, json.dumps({"gpus": gpus})))
@@ -81,8 +97,9 @@ class GroupWorld:
         """One second: pods come and end, kube-scheduler tries, decisions are made."""
         self.now_s += 1
         coming = [(number, group) for number, group in enumerate(self.groups) if group.at_s == self.now_s]
-        come = [(number, index) for number, group in coming for index in range(len(group.sizes))]
-        self._rng.shuffle(come)
+        come = [(number, index) for number, group in coming for index in range(group.coming)]
+        come.sort(key=lambda one: random.Random(f"{self.seed} {one}").random())  # whoever else comes
+        self._tell_of_groups()
         for number, index in come:
             group, name = self.groups[number], f"g{number}-{index}"
             gang = f"g{number}" if group.is_gang else ""
@@ -114,8 +131,27 @@ class GroupWorld:
         """The groups that fit and were not bound yet."""
         return [group for number, group in enumerate(self.groups) if group.fits and number not in self.bound_s]
 
+    def _tell_of_groups(self) -> None:
+        if self.now_s == 1 and any(group.min_count is not None for group in self.groups):
+            self.bench.cluster.intake.workloads_listed("PodGroup", is_read=True)
+        for number, group in enumerate(self.groups):
+            if group.min_count is not None and group.at_s + group.told_s == self.now_s:
+                item = pod_group(f"g{number}", group.namespace, group.min_count)
+                self.bench.cluster.intake.workload_changed(None, item)
+
+    def holders(self) -> Mapping[int, Sequence[str]]:
+        """Return for each group that was never bound its pods that have their devices."""
+        found = {}
+        for number, group in enumerate(self.groups):
+            keys = [f"{group.namespace}/g{number}-{index}" for index in range(group.coming)]
+            there = [key for key in keys if key in self.bench.api.claims and number not in self.bound_s]
+            found[number] = [key for key in there if self.bench.api.claims[key].status.allocation is not None]
+        return found
+
     def _try(self, number: int, group: Group) -> None:
-        keys = [f"{group.namespace}/g{number}-{index}" for index in range(len(group.sizes))]
+        keys = [f"{group.namespace}/g{number}-{index}" for index in range(group.coming)]
+        if group.is_gang and group.min_count is not None and len(keys) < group.min_count:
+            return  # not even tried before all are there
         unbound = [key for key in keys if key in self.bench.api.pods and not self.bench.api.pods[key].spec.node_name]
         ready = [key for key in unbound if self._has_its_devices(key)]
         if not unbound or (group.is_gang and len(unbound) < len(keys)):
@@ -160,6 +196,32 @@ class GroupWorld:
 
 
 NAMESPACES: Final = ("default", "research", "teaching")
+
+
+def with_hopeless(world: GroupWorld) -> GroupWorld:
+    """The same world with the sizes of gangs known, and up to four gangs more of which some pods are never created,
+    nor in time some of their PodGroups: they come first, have a higher priority, and would fit."""
+    rng = random.Random(f"hopeless {world.seed}")
+    known = [replace(one, min_count=len(one.sizes)) if one.is_gang else one for one in world.groups]
+    gpus = max(len(made.gpus) for made in world.machines.values())
+    for _ in range(rng.randint(1, 4)):
+        size = rng.choice([size for size in (1, 2, 4) if size <= gpus])
+        pods, priority = rng.randint(2, 4), rng.choice((0, 7))
+        missing, namespace = rng.randint(1, pods - 1), rng.choice(NAMESPACES)
+        known.append(
+            Group(
+                (size,) * pods,
+                rng.randint(1, 4),
+                60,
+                fits=False,
+                namespace=namespace,
+                priority=priority,
+                min_count=pods,
+                missing=missing,
+                told_s=rng.choice((0, 0, 20)),
+            )
+        )
+    return GroupWorld(world.machines, known, world.seed, world.quotas)
 
 
 def any_world(seed: int) -> GroupWorld:

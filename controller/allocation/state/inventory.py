@@ -41,7 +41,8 @@ from dracaena.controller.allocation.nodes.pod_resources import (
 )
 from dracaena.controller.allocation.request import RequestReader
 from dracaena.controller.allocation.score.box import Box
-from dracaena.controller.allocation.state.families import FAMILY_LABELS, STATEFUL_SET, Families, Kin
+from dracaena.controller.allocation.state.families import Families, Kin
+from dracaena.controller.allocation.state.gangs import may_have_a_family
 from dracaena.controller.allocation.state.locations import Location, LocationIndex
 from dracaena.controller.allocation.state.node_state import (
     Buckets,
@@ -227,7 +228,7 @@ class Inventory:
 
     def kin(self, pod: Pod) -> Kin | None:
         """Return what we know of a pod's family (Families.of); None: it has none."""
-        return self.families.of(pod) if _tells_of_a_family(pod) else None
+        return self.families.of(pod) if may_have_a_family(pod) else None
 
     def problems(self) -> tuple[PoolDefect, ...]:
         """Return all that is published and cannot be used, sorted."""
@@ -323,7 +324,7 @@ class Inventory:
         """Count a pod on a node, None: on none; return the node that has more left than before, if there is one."""
         name = pod_name(pod)
         self.placed.place(name, pod.metadata.namespace, node, None if node is None else pod_facts(pod))
-        if name in self.families.placed or _tells_of_a_family(pod):
+        if name in self.families.placed or may_have_a_family(pod):
             self.families.place(pod, node)
         taken = _NOTHING if node is None else self.resources.known(pod) or readable_resources(pod)
         return self.resources.place_pod(name, node, taken)
@@ -514,13 +515,3 @@ class Inventory:
 def _key(kind: NodeKind) -> tuple[Box, object, object, bytes, bool, int]:
     """Return what distinguishes kinds. Not the kind itself: a table of weak values must not keep its values alive."""
     return kind.box, kind.foreign_taints, kind.devices, kind.rest, kind.is_mixed, kind.shareable
-
-
-def _tells_of_a_family(pod: Pod) -> bool:
-    """Whether a pod has anything that a family could be read from (families.family_of)."""
-    meta, (_, kind) = pod.metadata, STATEFUL_SET
-    return (
-        pod.spec.scheduling_group is not None
-        or not FAMILY_LABELS.isdisjoint(meta.labels)
-        or any(owner.kind == kind for owner in meta.owner_references)
-    )

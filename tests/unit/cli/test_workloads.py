@@ -17,7 +17,7 @@ from dracaena.api.objects import Node, Pod
 from dracaena.cli.document import read_documents
 from dracaena.cli.manifests import Manifest, Source
 from dracaena.cli.workloads import is_workload, workload_pods
-from dracaena.controller.allocation.state.families import family_of, family_size
+from dracaena.controller.allocation.state.gangs import Sizes, family_of
 from support.allocation import node
 
 TEMPLATE = {
@@ -129,7 +129,7 @@ def test_each_group_of_a_leader_worker_set_is_a_family_that_tells_its_size(
     of_group = 1 if size is None else size
     assert len(pods) == (1 if groups is None else groups) * of_group
     assert set(Counter(family_of(pod) for pod in pods).values()) <= {of_group}
-    assert {family_size(pod) for pod in pods} <= {of_group}
+    assert {gang.size for pod in pods if (gang := Sizes().gang_of(pod))} <= {of_group}
     assert sum(pod.spec.priority == 5 for pod in pods) == (len(pods) // of_group if has_leader and of_group else 0)
 
 

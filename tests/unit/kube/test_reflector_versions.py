@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dracaena.api.resource_objects import DeviceTaintRule, DeviceTaintRuleV1Beta2
 from dracaena.kube.reflector import UNSERVED_S, Kept, Reflector
@@ -119,3 +120,46 @@ def test_a_kind_that_is_served_no_more_loses_its_objects(clock: FakeClock, tmp_p
 
     with ScriptedServer(answer) as server, reflecting_rules(server, tmp_path, clock) as cache:
         tick_until(clock, lambda: gone.is_set() and cache.synced and cache.values() == (), "the rules to be forgotten")
+
+
+def test_a_kind_that_we_can_do_without_and_may_not_read_has_no_objects_and_that_is_said_once(
+    clock: FakeClock, tmp_path: Path
+) -> None:
+    allowed, taken_away = threading.Event(), threading.Event()
+    listed: list[bool] = []
+
+    def answer(request: Request) -> None:
+        if taken_away.is_set() or not allowed.is_set():
+            request.answer(403, {"reason": "Forbidden", "message": "no right"})
+        elif request.watching:
+            closed_watch()(request)
+        else:
+            request.answer(200, listing(10, rule(5)))
+
+    with ScriptedServer(answer) as server, capture_logs() as logs:
+        kept: Kept[DeviceTaintRule] = Kept(on_listed=listed.append, older=(DeviceTaintRuleV1Beta2,))
+        client = client_for(server.url, tmp_path)
+        cache = Reflector(client, DeviceTaintRule, clock=clock, rng=random.Random(1), kept=kept)
+        cache.start()
+        try:
+            wait_for(lambda: cache.synced, "the empty list")
+            assert (cache.values(), len(server.requests)) == ((), 2)
+            tick_until(clock, lambda: len(server.requests) > 2, "another look", step_s=UNSERVED_S / 20)
+            allowed.set()
+            tick_until(clock, lambda: bool(cache.values()), "the right", step_s=UNSERVED_S / 20)
+            taken_away.set()
+            tick_until(clock, lambda: not cache.values(), "the right to be gone", step_s=UNSERVED_S / 20)
+        finally:
+            cache.stop()
+    assert [entry["event"] for entry in logs].count("may not be read") == 1
+    assert [*dict.fromkeys(listed)] == [False, True]
+    assert listed[-1] is False
+
+
+def test_any_other_kind_that_we_may_not_read_is_an_error(clock: FakeClock, tmp_path: Path) -> None:
+    def answer(request: Request) -> None:
+        request.answer(403, {"reason": "Forbidden", "message": "no right"})
+
+    with ScriptedServer(answer) as server, reflecting_rules(server, tmp_path, clock) as cache:
+        wait_for(lambda: cache.last_error is not None, "the error")
+        assert not cache.synced

@@ -57,6 +57,24 @@ def test_an_extended_resource_is_reported_once_with_what_to_do(resources: dict[s
     assert told.startswith("spec.template.spec.containers[0].resources.")
 
 
+@pytest.mark.parametrize("size", ["0", "-4", "4097", "four", "", "4.0"])
+def test_a_gang_without_a_size_is_reported_in_pods_and_in_templates(size: str) -> None:
+    labels = {"gpu.dracaena.dev/gang": size}
+    metadata = {"name": "p", "labels": labels}
+    (told,) = warnings({**pod(), "metadata": metadata})
+    assert told.startswith('metadata.labels["gpu.dracaena.dev/gang"]')
+    assert "expected 1 to 4096" in told
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}}
+    template = {"metadata": {"labels": labels}, "spec": pod()["spec"]}
+    (told,) = warnings({**job, "spec": {"template": template}})
+    assert told.startswith('spec.template.metadata.labels["gpu.dracaena.dev/gang"]')
+
+
+@pytest.mark.parametrize("size", ["1", "4096", "32"])
+def test_a_gang_with_a_size_is_not_reported(size: str) -> None:
+    assert warnings({**pod(), "metadata": {"name": "p", "labels": {"gpu.dracaena.dev/gang": size}}}) == []
+
+
 @pytest.mark.parametrize("amount", [0, "0"])
 def test_none_of_an_extended_resource_is_no_mistake(amount: Any) -> None:
     container = {"name": "main", "image": "a", "resources": {"limits": {"nvidia.com/gpu": amount, "cpu": 1}}}

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dracaena.controller.allocation.state.gangs import Family
 from dracaena.controller.allocation.walk.pod_demand import Turn, turn
 from dracaena.controller.queue.waiting_lines import NOWHERE
 from dracaena.controller.state import group_turns
@@ -58,7 +59,7 @@ def test_a_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None
     assert never_bound(range(WORLDS)) is not None
 
 
-def by_creation(group: str, its_turn: Turn) -> GroupPlace:
+def by_creation(group: Family, its_turn: Turn) -> GroupPlace:
     """The order of groups before those that gave up were put behind the others."""
     return GroupPlace(its_turn[0], its_turn[2], its_turn[2], group)
 
@@ -96,7 +97,9 @@ def test_the_later_of_two_gangs_gives_back_what_it_has_and_the_first_is_complete
     assert bench.metric("take_backs_total", reason=YIELDED, end="cleared") == 1
     told = [message for _, reason, message in bench.events.seen if reason == "GPUsTakenBack"]
     (message,) = told
-    assert message.endswith("does not get all of its GPUs now: another PodGroup comes first, or there are too few")
+    assert message.endswith(
+        "does not get all of its GPUs now: another gang comes first, there are too few, or pods of it are missing"
+    )
 
 
 def test_the_gang_that_waits_learns_what_it_waits_for() -> None:

@@ -14,6 +14,7 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
+from dracaena.controller.allocation.state.gangs import Family
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import Growth, leave_all_out, leave_out, preempt_later
@@ -329,18 +330,19 @@ def test_the_claims_that_a_pod_names_are_those_of_the_state_that_is_asked_about(
 def test_a_group_waits_while_none_of_its_pods_is_bound_and_is_forgotten_with_its_last() -> None:
     books = Books()
     group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
+    family = Family("default", "PodGroup", "g")
     first, second = named("p", **group), named("q", **group)
     bound = named("q", nodeName="n", **group)
     books.records.see(None, first, 0.0)
     books.records.see(None, second, 0.0)
-    assert books.records.groups.unbound() == ("default/g",)
-    assert books.records.groups.pods("default/g") == ("default/p", "default/q")
+    assert books.records.groups.unbound() == (family,)
+    assert books.records.groups.pods(family) == ("default/p", "default/q")
     books.records.see(second, bound, 1.0)
     assert books.records.groups.unbound() == ()
     books.records.see(bound, None, 2.0)
-    assert books.records.groups.unbound() == ("default/g",)
+    assert books.records.groups.unbound() == (family,)
     books.records.see(first, None, 3.0)
-    assert books.records.groups._pods == {}
+    assert books.records.groups._groups == {}
 
 
 def test_only_a_pod_with_a_back_off_is_asked_about_it() -> None:

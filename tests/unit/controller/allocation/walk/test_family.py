@@ -16,7 +16,7 @@ from dracaena.api.topology_levels import NO_LEVELS
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit, decision_of
 from dracaena.controller.allocation.score.choices import Engine
-from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_INDEX_LABEL, JOB_LABEL
+from dracaena.controller.allocation.state.gangs import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_INDEX_LABEL, JOB_LABEL
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.simulation import make_inventory
