@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.upkeep import share_renewal
 from dracaena.kubelet_plugin.upkeep.share_renewal import AGAIN_S, LOOK_EVERY_S, NOT_ENFORCED, ShareRenewal
 from support.fake_memory_limits import CgroupTree, FakeLimiter
-from support.killed_steps import KilledSteps, StopError
 from support.plugin import (
     DRIVER,
     NODE,
@@ -47,7 +45,6 @@ from support.plugin import (
     share_of,
     sharing_config,
 )
-from support.seeds import in_tiers, sampled
 
 GPU, GIB = gpu_uuid(0), 1 << 30
 
@@ -508,82 +505,6 @@ def test_admins_are_not_sent_to_time_slices_for_a_limit() -> None:
         f"pod UID pod-uid may be limited in the memory of {device_name(0)} for no claim until it ends: the driver does "
         "not answer; it is tried again every few minutes"
     )
-
-
-WORKS = ("prepare", "unprepare", "follow")
-
-
-@pytest.mark.parametrize("stride", in_tiers(5, 1))
-@pytest.mark.parametrize("work", WORKS)
-def test_after_a_crash_at_any_step_every_way_on_ends_without_a_limit_that_nobody_has(
-    tmp_path: Path, work: str, stride: int
-) -> None:
-    step, crashed = 1, True
-    while crashed:
-        for way in WORKS:
-            folder = tmp_path / f"{step}-{way}"
-            one, other = share_claim("one", "a"), share_claim("other", "a", gib=5)
-            ground = Ground(folder, one, other, pods=[using("a", "one", "other")], cgroups="a b")
-            ground.prepare(1)
-            if work != "prepare":
-                ground.prepare()
-            if work == "follow":
-                ground.pods.add(using("a", "other"))
-                ground.reserve("a", "b")
-                ground.pods.add(using("b", "one"))
-            steps = KilledSteps(step)
-            ground.limiter.before_each = steps._count
-            ground.start(steps)
-            try:
-                works: dict[str, Callable[[], object]]
-                works = {"prepare": ground.prepare, "unprepare": ground.unprepare, "follow": ground.look}
-                works[work]()
-                crashed = False
-            except StopError:
-                crashed = True
-            ground.limiter.before_each = lambda: None
-            ground.start()
-            if way == "prepare":
-                ground.prepare()
-                assert ground.limits()["a"] == 15, step
-            elif way == "follow":
-                ground.node.recovery.recover(())
-                ground.look()
-                expected = {"a": 15, "b": 10} if work == "follow" else {"a": 15}
-                assert ground.limits() in (expected, {"a": 5}), step
-            ground.unprepare()
-            assert ground.limits() == {"a": 5}, (step, way)
-            ground.unprepare(1)
-            assert ground.limits() == {}, (step, way)
-        step += stride
-    assert step > 6
-
-
-@pytest.mark.parametrize("seed", sampled(range(300), 6, 60))
-def test_whatever_comes_and_goes_and_is_killed_each_pod_has_what_its_claims_have(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    claims = [share_claim(f"c{n}", "a", "b", gib=n + 1) for n in range(3)]
-    ground = Ground(tmp_path, *claims, pods=[using(pod, "c0", "c1", "c2") for pod in "ab"], cgroups="a b")
-    for _ in range(8):
-        steps = KilledSteps(rng.randint(1, 80))
-        ground.limiter.before_each = steps._count
-        ground.start(steps)
-        try:
-            for _ in range(6):
-                work, place = rng.choice((ground.prepare, ground.unprepare)), rng.randrange(3)
-                work(place)
-                if rng.random() < 0.3:
-                    ground.look()
-                holds = {name.claim.name for name in ground.node.node_claims.prepared()}
-                least = sum(int(name[1:]) + 1 for name in holds)
-                assert all(ground.limits()[pod] >= least for pod in "ab" if holds)
-        except StopError:
-            pass
-    ground.limiter.before_each = lambda: None
-    ground.start()
-    for place in range(3):
-        ground.unprepare(place)
-    assert ground.limits() == {}
 
 
 @pytest.mark.parametrize("required", [True, False])

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN
 
 from dracaena.api.errors import DracaenaError
-from dracaena.api.mig_geometry import MigPlacement
 from dracaena.api.names import DeviceName
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.host.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.changes.kinds.mig_instances import SETTLED_S
 from dracaena.kubelet_plugin.claims.device_state import PrepareError, SetAsideError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
-from dracaena.kubelet_plugin.discovery.mig.instances import MigRefusedError
 from dracaena.kubelet_plugin.ports import EffectPendingError
-from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES
-from support.killed_steps import StopError
-from support.mig_claims import NEVER, Claims
+from support.fake_mig import CHANGES
+from support.mig_claims import Claims
 from support.mig_node import ask_at_once, mig_node
 from support.plugin import (
     BEST_EFFORT,
@@ -32,7 +26,6 @@ from support.plugin import (
     share_of,
     sharing_config,
 )
-from support.seeds import sampled
 
 
 @pytest.fixture
@@ -247,168 +240,6 @@ def test_no_container_is_started_with_the_nodes_of_a_device_that_is_gone(claims:
     claims.node.recovery.follow_devices()
     claims.node.state.unprepare(reference_to(claim))
     assert claims.node.node_claims.by_boot() == ((), (), ())
-
-
-def read_truly(claims: Claims) -> None:
-    """Read which devices of claims are not there."""
-    there = {u for gpu in claims.mig.hardware.gpus for i in gpu.instances.values() for u in i.compute.values()}
-    checkpoints = claims.node.node_claims.current()
-    devices = [device for checkpoint in checkpoints for device in checkpoint.prepared.devices if device.access_minors]
-    gone = {device.device: device.uuid for device in devices if device.uuid not in there}
-    claims.read(dataclasses.replace(claims.pool, vanished=gone))
-    claims.node.recovery.follow_devices()
-
-
-@pytest.mark.parametrize("seed", sampled(range(300), 6, 60))
-def test_no_node_gets_into_containers_of_two_claims_however_often_the_driver_is_loaded_anew(
-    tmp_path: Path, seed: int
-) -> None:
-    rng, given = random.Random(seed), dict[str, set[int]]()
-    with mig_node(count=1) as mig:
-        claims = Claims(tmp_path, mig)
-        every = [claims.claim(f"{start}", claims.place("1g.10gb", start)) for start in range(7)]
-        for _ in range(30):
-            claim, what = rng.choice(every), rng.random()
-            if what < 0.15:
-                mig.hardware.gpus[0].instances.clear()
-            elif what < 0.3:
-                read_truly(claims)
-            elif what < 0.4:
-                claims.restart()
-            elif what < 0.6:
-                claims.node.state.unprepare(reference_to(claim))
-                given.pop(claim.metadata.name, None)
-            else:
-                with suppress(DracaenaError):
-                    (device,) = claims.node.state.prepare(reference_to(claim)).devices
-                    given.setdefault(claim.metadata.name, set()).update(device.access_minors)
-            assert len(set().union(*given.values())) == sum(map(len, given.values()))
-
-
-@contextmanager
-def faults(claims: Claims, rng: random.Random) -> Iterator[None]:
-    """Let one thing go wrong, or nothing: a kill in a step of file work, a kill around a change of a GPU, an error of
-    one call, an error after a call acted.
-    """
-    left = rng.randint(1, 4)
-    what = rng.choice(["nothing", "file", "before", "after", "error", "late"])
-
-    def kill(_symbol: str) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise StopError
-
-    if what == "file":
-        claims.steps.left = rng.randint(1, 16)
-    elif what == "error":
-        claims.mig.fake.once[rng.choice(CHANGES)] = rng.choice([INSUFFICIENT_RESOURCES, IN_USE])
-    elif what == "late":
-        claims.mig.fake.late[rng.choice(CHANGES)] = rng.choice(
-            [NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN, NVML_ERROR_GPU_IS_LOST]
-        )
-    elif what != "nothing":
-        setattr(claims.mig.fake, f"{what}_change", kill)
-    try:
-        with suppress(DracaenaError):
-            yield
-    except StopError:
-        claims.restart()
-    finally:
-        claims.steps.left = NEVER
-        claims.mig.fake.once.clear()
-        claims.mig.fake.late.clear()
-        claims.mig.fake.before_change = claims.mig.fake.after_change = lambda _symbol: None
-
-
-def assert_exclusive(claims: Claims, strangers: dict[int, list[tuple[str, int, int]]]) -> None:
-    """State what must hold after each step: what is prepared is there and nobody else's, strangers are untouched."""
-    taken: list[tuple[str, MigPlacement, str]] = []
-    for prepared in claims.done():
-        for device in prepared.devices:
-            ordinal = claims.gpus.index(device.physical_gpu)
-            gpu = claims.mig.hardware.gpus[ordinal]
-            if device.is_whole_gpu:
-                assert not gpu.mode
-                assert not gpu.instances
-                place = MigPlacement(0, 8)
-            else:
-                assert device.uuid in gpu.instances[device.gpu_instance_id or 0].compute.values()
-                place = MigPlacement(device.start or 0, device.size or 0)
-            taken.append((device.physical_gpu, place, "share" if device.share_id else prepared.claim.name))
-    for at, (gpu_name, place, holder) in enumerate(taken):
-        for other_gpu, other_place, other in taken[at + 1 :]:
-            assert gpu_name != other_gpu or holder == other or not place.overlaps(other_place)
-    for ordinal, layout in strangers.items():
-        assert set(layout) <= set(claims.mig.hardware.layout(ordinal))
-
-
-def words(profile: str) -> str:
-    return profile.replace(".", "-").replace("+", "-")
-
-
-def candidates(claims: Claims) -> list[ResourceClaim]:
-    """Claims that fight for two GPUs, each allocated as if it were alone."""
-    made = [
-        claims.claim(f"{words(profile)}-{start}-{ordinal}", claims.place(profile, start, ordinal))
-        for profile, starts in {
-            "1g.10gb": (0, 4), "1g.10gb+me": (0, 6), "2g.20gb": (0, 4), "3g.40gb": (0, 4), "7g.80gb": (0,)
-        }.items()
-        for start in starts
-        for ordinal in (0, 1)
-    ]  # fmt: skip
-    made += [claims.claim(f"whole-{ordinal}", gpu) for ordinal, gpu in enumerate(claims.gpus)]
-    made.append(claims.claim("both", claims.place("2g.20gb", 2, 0), claims.place("1g.10gb", 2, 1)))
-    for number in range(2):
-        share = share_of("10Gi", share_id=f"share-{number}")
-        made.append(claims.claim(f"share-{number}", claims.gpus[0], config=BEST_EFFORT, **share))
-    return made
-
-
-STEPS = 12
-
-
-def run_sequence(folder: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    with mig_node() as mig:
-        claims = Claims(folder, mig)
-        strangers: dict[int, list[tuple[str, int, int]]] = {0: [], 1: []}
-        if rng.random() < 0.3:
-            mig.hardware.put(1, "1g.10gb", rng.choice((0, 4)))
-            strangers[1] = mig.hardware.layout(1)
-        every, wanted = candidates(claims), set()
-        for _ in range(STEPS):
-            claim = rng.choice(every)
-            with faults(claims, rng):
-                if claim.metadata.name in wanted:
-                    wanted.discard(claim.metadata.name)
-                    claims.node.state.unprepare(reference_to(claim))
-                else:
-                    wanted.add(claim.metadata.name)
-                    claims.node.state.prepare(reference_to(claim))
-            assert_exclusive(claims, strangers)
-        for claim in every:
-            claims.node.state.unprepare(reference_to(claim))
-        for ordinal in (0, 1):
-            assert mig.hardware.layout(ordinal) == strangers[ordinal], "an orphan is left, or a stranger's is gone"
-        assert claims.node.node_claims.by_boot() == ((), (), ())
-
-
-@pytest.mark.parametrize("seed", sampled(range(1_000), 10, 80))
-def test_any_sequence_of_claims_with_kills_and_errors_ends_as_it_began(tmp_path: Path, seed: int) -> None:
-    run_sequence(tmp_path, seed)
-
-
-def test_the_search_finds_an_error_after_a_call_acted_that_is_taken_for_a_refusal(tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MigRefusedError, "did_nothing", property(lambda _error: True))
-        with pytest.raises((AssertionError, DracaenaError)):
-            run_sequences(tmp_path, 60)
-
-
-def run_sequences(folder: Path, count: int) -> None:
-    for seed in range(count):
-        run_sequence(folder / str(seed), seed)
 
 
 def test_a_place_that_is_not_divided_on_demand_is_no_device(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.cdi.spec import Edits
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, part_on_gpu
 from support.clock import FakeClock
-from support.killed_steps import KilledSteps, StopError
 from support.mps_node import BOOT, MpsNode
 from support.plugin import (
     BEST_EFFORT,
@@ -229,43 +228,6 @@ def test_two_claims_of_one_server_whose_checkpoints_are_gone_are_both_served_aga
         held.state.unprepare(reference_to(claim))
     node.settle()
     assert asked(node) == []
-
-
-def killed(node: MpsNode, folder: Path, step: int, unprepare: bool) -> bool:
-    claim = share_claim()
-    steps = KilledSteps(0 if unprepare else step)
-    held = plugin(folder, shares(root_of(node), node.settle, steps=steps), claim, steps=steps)
-    try:
-        held.state.prepare(reference_to(claim))
-        if unprepare:
-            steps.left = step
-            held.state.unprepare(reference_to(claim))
-    except StopError:
-        return True
-    return False
-
-
-@pytest.mark.parametrize("unprepare", [False, True])
-def test_killed_at_each_step_the_next_plugin_goes_on(tmp_path: Path, unprepare: bool) -> None:
-    for step in range(1, 40):
-        folder = tmp_path / str(step)
-        node = MpsNode(folder / "mps", gpus=(GPU,))
-        node.settle()
-        ended = not killed(node, folder, step, unprepare)
-        claim = share_claim()
-        again = plugin(folder, shares(root_of(node), node.settle), claim)
-        if not unprepare:
-            prepared = again.state.prepare(reference_to(claim))
-            assert prepared.devices[0].edits.mounts, step
-            assert b"CUDA_MPS_PIPE_DIRECTORY" in again.files()[SPEC]
-        again.state.unprepare(reference_to(claim))
-        node.settle()
-        assert asked(node) == [], step
-        assert node.statuses() == {}, step
-        if ended:
-            assert step > 7
-            return
-    pytest.fail("more steps than there can be")
 
 
 def test_a_supervisor_that_is_away_is_waited_for_and_the_next_call_goes_on(node: MpsNode, tmp_path: Path) -> None:

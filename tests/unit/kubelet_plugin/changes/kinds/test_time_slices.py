@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from structlog.testing import capture_logs
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.changes.change import Note, ThingPlan, Wants
 from dracaena.kubelet_plugin.changes.kinds.time_slices import NotedInterval, TimeSlices
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
@@ -37,7 +34,6 @@ from support.plugin import (
     share_of,
     sharing_config,
 )
-from support.seeds import in_tiers, sampled
 
 DEFAULT, SHORT, MEDIUM, LONG = TimeSliceInterval
 GPU = gpu_uuid(0)
@@ -372,73 +368,6 @@ def killed(folder: Path, slices: FakeTimeSlices, step: int, work: str, *claims: 
     finally:
         slices.before_each = lambda: None
     return False
-
-
-@pytest.mark.parametrize("stride", in_tiers(5, 1))
-@pytest.mark.parametrize("work", ["prepare", "unprepare"])
-@pytest.mark.parametrize("beside", [False, True])
-def test_after_a_crash_at_any_step_every_way_on_ends_with_what_was_there_before(
-    tmp_path: Path, work: str, beside: bool, stride: int
-) -> None:
-    claim, other = share_claim("one"), share_claim("other")
-    step, crashes = 1, 0
-    while True:
-        for way in ("prepare", "unprepare", "recover"):
-            folder, slices = tmp_path / f"{step}-{way}", on_gpu(MEDIUM)
-            node = plugin(folder, slices, claim, other)
-            if beside:
-                node.state.prepare(reference_to(other))
-            if work == "unprepare":
-                node.state.prepare(reference_to(claim))
-            if not killed(folder, slices, step, work, claim, other):
-                assert crashes >= 24 // stride
-                return
-            crashes += 1
-            node = plugin(folder, slices, claim, other)
-            node.checkpoint_files.remove_half_written()
-            if way == "prepare":
-                node.state.prepare(reference_to(claim))
-                assert slices.intervals[GPU] is LONG, step
-            elif way == "recover":
-                node.recovery.recover(())
-            node.state.unprepare(reference_to(claim))
-            assert slices.intervals[GPU] is (LONG if beside else MEDIUM), (step, way)
-            node.state.unprepare(reference_to(other))
-            assert slices.intervals[GPU] is MEDIUM, (step, way)
-            sweep(node)
-            assert (slices.intervals[GPU], list(folder.glob("ledger/*"))) == (MEDIUM, []), (step, way)
-        step += stride
-
-
-@pytest.mark.parametrize("seed", sampled(range(400), 8, 80))
-def test_whatever_is_prepared_in_whichever_order_and_killed_the_interval_is_that_of_the_shares(
-    tmp_path: Path, seed: int
-) -> None:
-    rng, slices = random.Random(seed), on_gpu(SHORT)
-    claims = [share_claim(f"c{n}", ("Long", "Medium")[n % 2], memory="1Gi") for n in range(4)]
-    for _ in range(10):
-        steps = KilledSteps(rng.randint(1, 60))
-        slices.before_each = steps._count
-        node = plugin(tmp_path, slices, *claims, steps=steps)
-        try:
-            for _ in range(6):
-                work = rng.choice((node.state.prepare, node.state.unprepare))
-                with suppress(DeviceHeldError):
-                    work(reference_to(rng.choice(claims)))
-                _holds(node, slices)
-        except StopError:
-            pass
-    slices.before_each = lambda: None
-    node = plugin(tmp_path, slices, *claims, steps=FileSteps())
-    for claim in claims:
-        node.state.unprepare(reference_to(claim))
-    assert slices.intervals[GPU] is SHORT
-
-
-def _holds(node: PluginNode, slices: FakeTimeSlices) -> None:
-    prepared = node.node_claims.prepared()
-    wanted = {str(effect.parameters["interval"]) for claim in prepared for effect in claim.wants}
-    assert wanted in ({slices.intervals[GPU].value}, set())
 
 
 NOTE_DAMAGED = pytest.mark.parametrize("how", ["lost", "broken"])

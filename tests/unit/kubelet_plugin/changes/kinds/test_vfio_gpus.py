@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import errno
-import random
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.host.adapters.files.whole_files import DocumentFolder
@@ -30,9 +27,8 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, Prepa
 from support.changed_node import ClaimsOfNode
 from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, NVIDIA, FakePciBus
 from support.fake_pci_drivers import PERSISTENCED, FakePciDrivers
-from support.killed_steps import CountedSteps, StopError
+from support.killed_steps import CountedSteps
 from support.plugin import ThreadLock
-from support.seeds import sampled
 
 GPU, AUDIO, OTHER = "0000:18:00.0", "0000:18:00.1", "0000:3b:00.0"
 HOST = {GPU: "nvidia", AUDIO: "snd_hda_intel", OTHER: "nvidia"}
@@ -243,26 +239,6 @@ def test_a_claim_whose_journal_is_lost_gives_persistence_back_too(kept: Claimed)
     kept.start()
     kept.undo()
     assert (drivers_of(kept.bus), persistent(kept)) == (HOST, True)
-
-
-@pytest.mark.parametrize("then", ["apply", "undo"])
-def test_killed_at_any_step_nvidia_persistenced_has_the_gpu_in_the_end(kept: Claimed, then: str) -> None:
-    left, is_killed = 1, True
-    while is_killed:
-        kept.start(left=left)
-        try:
-            kept.apply()
-            kept.undo()
-            is_killed = False
-        except StopError:
-            kept.start()
-            if then == "apply":
-                kept.apply()
-                assert drivers_of(kept.bus) == MACHINE
-            kept.undo()
-        assert (drivers_of(kept.bus), persistent(kept)) == (HOST, True), left
-        left += 1
-    assert left > 2 * STEPS
 
 
 def test_a_gpu_that_a_virtual_machine_has_open_stays_with_vfio(journal: Claimed) -> None:
@@ -663,132 +639,3 @@ def test_what_cannot_be_handed_over_as_a_whole_is_refused(
     with pytest.raises(TemporaryError, match=words):
         journal.apply()
     assert journal.bus.written == []
-
-
-WRITES_OF_BINDING = 6
-"""Two functions, of each driver_override, unbind and bind; giving back has as many."""
-STEPS = 2 + 2 * WRITES_OF_BINDING
-"""The note is written and given its name, then come two steps of each write."""
-STEPS_BACK = 2 * WRITES_OF_BINDING + 1
-
-
-FILES = ("/driver_override", "/unbind", "/bind")
-
-
-def crashes(count: int) -> list[object]:
-    """Each step; `make test` takes every sixth."""
-    return [pytest.param(at, marks=[] if at % 6 == 1 else [pytest.mark.long]) for at in range(1, count + 1)]
-
-
-@pytest.mark.parametrize("at", crashes(STEPS))
-@pytest.mark.parametrize("then", ["apply", "undo"])
-def test_killed_before_or_after_any_write_of_binding(bus: FakePciBus, at: int, then: str) -> None:
-    journal = Claimed(bus)
-    journal.start(left=at)
-    with pytest.raises(StopError):
-        journal.apply()
-    journal.start()
-    if then == "apply":
-        journal.apply()
-        assert drivers_of(bus) == MACHINE
-    journal.undo()
-    assert drivers_of(bus) == HOST
-    assert journal.drivers.override(GPU) is None
-
-
-@pytest.mark.parametrize("at", crashes(STEPS + 4))
-@pytest.mark.parametrize("then", ["apply", "undo"])
-def test_killed_at_any_step_with_overrides_both_are_as_they_were(bus: FakePciBus, at: int, then: str) -> None:
-    bus.load("pci_stub")
-    bus.rebind(AUDIO, "pci-stub")
-    bus.write(f"bus/pci/devices/{GPU}/driver_override", "another")
-    before = drivers_of(bus)
-    journal = Claimed(bus)
-    journal.start(left=at)
-    with suppress(StopError):
-        journal.apply()
-        journal.start(left=at)
-        journal.undo()
-    journal.start()
-    if then == "apply":
-        journal.apply()
-    journal.undo()
-    assert drivers_of(bus) == before
-    assert (journal.drivers.override(GPU), journal.drivers.override(AUDIO)) == ("another", "pci-stub")
-
-
-@pytest.mark.parametrize("at", crashes(STEPS_BACK))
-@pytest.mark.parametrize("then", ["apply", "undo"])
-def test_killed_before_or_after_any_write_of_giving_back(bus: FakePciBus, at: int, then: str) -> None:
-    journal = Claimed(bus)
-    journal.apply()
-    journal.start(left=at)
-    with pytest.raises(StopError):
-        journal.undo()
-    journal.start()
-    if then == "apply":
-        journal.apply()
-        assert drivers_of(bus) == MACHINE
-    journal.undo()
-    assert drivers_of(bus) == HOST
-
-
-@pytest.mark.parametrize("at", crashes(STEPS))
-def test_killed_at_any_step_of_binding_its_journal_can_be_lost_too(bus: FakePciBus, at: int) -> None:
-    journal = Claimed(bus)
-    journal.start(left=at)
-    with pytest.raises(StopError):
-        journal.apply()
-    journal.lose()
-    journal.start()
-    journal.undo()
-    assert drivers_of(bus) == HOST
-    assert journal.drivers.override(GPU) is None
-
-
-def test_the_steps_of_the_matrix_are_all_there_are(bus: FakePciBus) -> None:
-    journal = Claimed(bus)
-    journal.apply()
-    assert (1 << 30) - journal.drivers.left == STEPS
-    journal.start()
-    journal.undo()
-    assert (1 << 30) - journal.drivers.left == STEPS_BACK
-
-
-def _is_of(file: str, path: str) -> bool:
-    return path.endswith(file)
-
-
-@pytest.mark.parametrize("seed", sampled(range(500), 5, 60))
-def test_whatever_happens_in_whatever_order_the_group_ends_where_it_was(bus: FakePciBus, seed: int) -> None:
-    chance = random.Random(seed)
-    journal = Claimed(bus)
-    for _ in range(chance.randrange(2, 12)):
-        journal.start(left=chance.choice([1 << 30, chance.randrange(1, STEPS)]), can_end=chance.random() < 0.3)
-        if chance.random() < 0.3:
-            journal.drivers.before_write = opens(bus, chance.choice([GPU, AUDIO]))
-        if chance.random() < 0.2:
-            journal.drivers.unanswered = partial(_is_of, chance.choice(FILES))
-        bus.refusing = (
-            {chance.choice(["nvidia", "vfio-pci", "snd_hda_intel"]): errno.EIO} if chance.random() < 0.3 else {}
-        )
-        with suppress(DracaenaError, StopError):
-            if chance.random() < 0.6:
-                journal.apply()
-                assert drivers_of(bus) == MACHINE
-            else:
-                journal.undo()
-                assert bus.driver_of(GPU) == "nvidia"
-        assert drivers_of(bus) == HOST or journal.noted() is not None, "what is there is noted"
-        assert bus.driver_of(OTHER) == "nvidia"
-        if chance.random() < 0.5:
-            for address in (GPU, AUDIO):
-                bus.close(address)
-    for address in (GPU, AUDIO):
-        bus.close(address)
-    bus.refusing = {}
-    journal.start()
-    journal.undo()
-    assert journal.sweep() == ""
-    assert drivers_of(bus) == HOST
-    assert journal.noted() is None
