@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.errors import DracaenaError
 from dracaena.kubelet_plugin.changes.pci_hand import FunctionOpenError
 from dracaena.kubelet_plugin.labels.cc_mode_changes import (
     CcModeChanges,
@@ -20,11 +19,10 @@ from dracaena.kubelet_plugin.labels.cc_mode_changes import (
 )
 from dracaena.kubelet_plugin.labels.follower import InUseError
 from dracaena.kubelet_plugin.ports import NotOfferedError, WriteHangsError
-from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange, ModeStep
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeStep
 from support.cc_mode_node import BOUND, GUEST, HOST, CcNode
 from support.fake_gpu_tools import FAULTS
 from support.killed_steps import StopError
-from support.seeds import sampled
 
 
 @pytest.fixture
@@ -274,150 +272,6 @@ def test_gpus_are_asked_only_while_no_claim_has_them(node: CcNode) -> None:
     node.start()  # killed while it asked
     node.changes.end_asking()
     assert node.notes.refusal() is None
-
-
-def steps_of(folder: Path, prepare: Callable[[CcNode], None] = lambda _node: None) -> int:
-    node, counted = CcNode(folder), Killed()
-    prepare(node)
-    node.start(counted)
-    with suppress(DracaenaError):
-        node.change("on")
-    node.notes.end()
-    return len(counted.seen)
-
-
-def whole_change(node: CcNode) -> None:
-    node.change("on")
-    node.notes.end()
-
-
-def finish(node: CcNode) -> None:
-    """What each later process does, until nothing is left to do; the program works by then."""
-    for _ in range(3):
-        node.start()
-        node.hardware.faults({})
-        change = node.notes.read().change
-        if change is None:
-            return
-        if change.step is ModeStep.STUCK:  # an admin has set the label anew
-            node.notes.note(ModeChange(change.mode, ModeStep.SWITCHING, change.drivers, change.before))
-        node.go_on()
-        node.notes.end()
-
-
-def test_killed_at_each_step_the_next_process_brings_all_gpus_into_one_mode(tmp_path: Path) -> None:
-    """Before and after each written note, to /sys, and each run of the program."""
-    count = steps_of(tmp_path / "count")
-    assert count == 20
-    for left in range(1, count + 1):
-        node = CcNode(tmp_path / str(left))
-        node.start(Killed(left))
-        with pytest.raises(StopError):
-            whole_change(node)
-        begun = node.notes.read().change is not None
-        if not begun:  # nothing is known: nothing may have been touched, or all is done
-            is_whole(node, "on" if left > count // 2 else "off")
-            continue
-        finish(node)
-        is_whole(node, "on")
-        assert node.notes.refusal() is None
-
-
-@pytest.mark.parametrize("fault", ["fails", "dies-after-set"])
-def test_killed_at_each_step_of_taking_it_back_no_gpu_is_left_behind(tmp_path: Path, fault: str) -> None:
-    def planted(node: CcNode) -> None:
-        node.hardware.faults({GUEST: fault})
-
-    for left in range(1, steps_of(tmp_path / "count", planted) + 1):
-        node = CcNode(tmp_path / str(left))
-        planted(node)
-        node.start(Killed(left))
-        with suppress(StopError, DracaenaError):
-            node.change("on")
-        if node.notes.read().change is None:
-            is_whole(node, "off")
-            continue
-        finish(node)
-        is_whole(node, "on")
-
-
-def test_a_power_cut_at_each_step_leaves_no_node_of_two_modes_in_use(tmp_path: Path) -> None:
-    for left in range(1, steps_of(tmp_path / "count") + 1):
-        node = CcNode(tmp_path / str(left))
-        node.start(Killed(left))
-        with suppress(StopError):
-            whole_change(node)
-        node.reboot()
-        if len(set(node.hardware.modes().values())) > 1:
-            assert node.notes.refusal() is not None
-        node.go_on()
-        node.notes.end()
-        assert len(set(node.hardware.modes().values())) == 1
-        assert node.hardware.modes() == node.hardware.after_a_reset()
-        assert node.bound() == BOUND
-
-
-@pytest.mark.parametrize("seed", sampled(range(300), 4, 40))
-def test_in_any_order_of_claims_kills_and_faults_nobody_has_a_gpu_of_a_node_of_two_modes(
-    tmp_path: Path, seed: int
-) -> None:
-    """Beside a slow model: what claims have is one set, and a claim is given a GPU only if nothing refuses it."""
-    chance, node = random.Random(seed), CcNode(tmp_path)
-    claims: set[str] = set()
-    for _ in range(40):
-        doing = chance.choice(["claim", "unclaim", "change", "change", "go on", "kill", "fault", "well", "label"])
-        before = dict(node.hardware.after_a_reset())
-        if doing == "claim" and node.notes.refusal() is None:
-            assert len(set(node.hardware.after_a_reset().values())) == 1
-            assert node.bound() == BOUND
-            claims.add(f"claim {len(claims)}")
-        elif doing == "unclaim" and claims:
-            claims.pop()
-        elif doing == "fault":
-            node.hardware.faults({chance.choice(list(BOUND)): chance.choice([*_FAULTS])})
-        elif doing == "well":
-            node.hardware.faults({})
-        elif doing == "kill":
-            node.start(Killed(chance.randrange(1, 30)))
-        elif doing == "label":
-            relabel(node, chance.choice(["on", "off", "devtools"]))
-        else:
-            act(node, chance, claims, doing)
-        if claims:
-            assert node.hardware.after_a_reset() == before, "a GPU was switched under a claim"
-    node.hardware.faults({})
-    node.start()
-    relabel(node, "on")
-    if node.go_on() is not None:
-        node.notes.end()
-    assert len(set(node.hardware.after_a_reset().values())) == 1
-    assert node.bound() == BOUND
-
-
-_FAULTS = ("fails", "dies-after-set", "lies", "fails-after-reset", "no-query")
-
-
-def relabel(node: CcNode, mode: str) -> None:
-    """What CcModes does with a change that is stuck when the label says another mode."""
-    change = node.notes.read().change
-    if change is not None and change.step is ModeStep.STUCK:
-        with suppress(StopError):
-            node.notes.note(ModeChange(mode, ModeStep.SWITCHING, change.drivers, change.before))
-
-
-def act(node: CcNode, chance: random.Random, claims: set[str], doing: str) -> None:
-    node.user = next(iter(claims), None)
-    try:
-        if doing == "go on" or node.notes.read().change is not None:
-            done = node.go_on()
-        else:
-            done = node.change(chance.choice(["on", "off", "devtools"]))
-        if done is not None:
-            node.notes.end()
-    except StopError:
-        node.start()
-    except (TemporaryError, ModeRefusedError, ModeStuckError):
-        pass
 
 
 def test_the_order_of_the_notes_and_the_world(node: CcNode) -> None:

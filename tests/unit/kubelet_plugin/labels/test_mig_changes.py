@@ -22,30 +22,11 @@ from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
-from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, RESET_REQUIRED
-from support.fake_nvml import NOT_SUPPORTED
-from support.killed_steps import StopError
+from support.fake_mig import CHANGES, IN_USE
 from support.layout_node import BOOT, WHOLE, LayoutNode, layout, layout_node
 from support.mig_node import HungStep, ask_at_once
-from support.seeds import in_tiers
 
 MIXED = layout(g1=2, g2=1, g3=1)
-CALLS = (
-    *CHANGES,
-    "nvmlDeviceGetHandleByUUID",
-    "nvmlDeviceGetMigMode",
-    "nvmlDeviceGetGpuInstances",
-    "nvmlGpuInstanceGetInfo",
-    "nvmlDeviceGetGpuInstanceById",
-    "nvmlGpuInstanceGetComputeInstances",
-    "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
-    "nvmlComputeInstanceGetInfo_v2",
-    "nvmlDeviceGetGpuInstanceProfileInfoV",
-    "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
-    "nvmlDeviceGetComputeRunningProcesses_v3",
-    "nvmlDeviceGetMigDeviceHandleByIndex",
-)
-ERRORS = (NOT_SUPPORTED, INSUFFICIENT_RESOURCES, IN_USE, RESET_REQUIRED, NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN)
 STEPS = [pytest.param(number, marks=[pytest.mark.search] if number % 12 != 5 else []) for number in range(1, 60)]
 """More than any change takes."""
 
@@ -398,80 +379,3 @@ def test_after_a_reboot_nothing_is_ours(node: LayoutNode) -> None:
     assert node.made() == []
     node.bring(layout(g1=1))
     assert node.made() == there(node) == [("1g.10gb", 0)]
-
-
-REFUSALS = [*((MIXED, error) for error in ERRORS), (WHOLE, IN_USE)]
-
-
-@pytest.mark.parametrize(
-    ("call", "target", "error"),
-    [
-        pytest.param(call, *refusal, marks=[] if number == at % len(REFUSALS) else [pytest.mark.search])
-        for at, call in enumerate(CALLS)
-        for number, refusal in enumerate(REFUSALS)
-    ],
-)
-def test_each_call_may_be_refused_once_and_the_next_try_comes_to_the_same_end(
-    tmp_path: Path, call: str, error: int, target: GpuLayout
-) -> None:
-    with layout_node(tmp_path) as node:
-        node.bring(layout(g4=1, g2=1))
-        node.fake.once[call] = error
-        try:
-            node.bring(target)
-        except DracaenaError:
-            assert len(there(node)) <= len(node.made()), "an instance that is not noted"
-        node.fake.once.clear()
-        node.bring(target)
-        assert node.counts() == dict(target.counts)
-        assert (node.made(), node.is_at_rest()) == (there(node), True)
-        assert node.hardware.gpus[0].mode == target.enabled
-
-
-STRIDE = 7
-"""Of the steps at which `make test` kills: odd, as they are before and after a change in turn."""
-
-
-def steps_of(folder: Path, first: GpuLayout, second: GpuLayout) -> list[str]:
-    seen: list[str] = []
-    with layout_node(folder) as node:
-        node.bring(first)
-        node.start(seen.append)
-        node.bring(second)
-    return seen
-
-
-@pytest.mark.parametrize(("first", "second"), [(WHOLE, MIXED), (layout(g4=1, g2=1), MIXED), (MIXED, WHOLE)])
-@pytest.mark.parametrize("goes_on", [True, False], ids=["the same layout", "the former one"])
-@pytest.mark.parametrize("stride", in_tiers(STRIDE, 1))
-def test_killed_at_any_step_it_comes_to_the_layout_that_is_wanted_then(
-    tmp_path: Path, first: GpuLayout, second: GpuLayout, goes_on: bool, stride: int
-) -> None:
-    """With a stranger's instance on the other GPU all the while, and an orphan that would be seen at the end."""
-    steps = steps_of(tmp_path / "whole", first, second)
-    assert len(steps) > 8
-    for number in range((1 - goes_on) % stride, len(steps), stride):
-        folder = tmp_path / f"{goes_on}{number}"
-        with layout_node(folder) as node:
-            node.hardware.put(1, "1g.10gb", 3)
-            node.bring(first)
-            left = [number]
-
-            def die(_what: str, left: list[int] = left) -> None:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise StopError
-
-            node.start(die)
-            with suppress(StopError):
-                node.bring(second)
-            node.start()
-            assert set(there(node)) <= set(node.made()), f"{steps[number]}: an instance that is not noted"
-            if node.is_at_rest():
-                assert node.counts() in (dict(first.counts), dict(second.counts)), steps[number]
-            wanted = second if goes_on else first
-            node.bring(wanted)
-            assert node.counts() == dict(wanted.counts), steps[number]
-            assert (node.made(), node.is_at_rest()) == (there(node), True), steps[number]
-            assert all(compute == 1 for _, _, compute in node.hardware.layout(0)), steps[number]
-            assert node.hardware.layout(1) == [("1g.10gb", 3, 1)]
