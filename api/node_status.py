@@ -27,6 +27,7 @@ from dracaena.api.mig_layout import MigLayoutStatus, mig_layout_document, mig_la
 from dracaena.api.names import taint_key
 from dracaena.api.objects import Node, Taint
 from dracaena.api.passthrough import pci_bus_id_in
+from dracaena.api.rails import rails_of
 from dracaena.api.resource_objects import Device, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.api.sharing import NO_MODE, taken_in_words
 from dracaena.api.slice_drawing import DrawnGpu, cut_gpus
@@ -318,6 +319,7 @@ def node_document(node: PublishedNode) -> dict[str, Any]:
 
 def _gpu_document(node: PublishedNode, ordinal: int, state: GpuState, twin: str | None) -> dict[str, Any]:
     gpu = node.machine.gpus[ordinal] if ordinal in node.gpus else None
+    rail = None if gpu is None else rails_of(node.machine.topology)[ordinal]
     capacity = node.gpus[ordinal].capacity if gpu is not None else {}
     return {
         "device": state.device or None,
@@ -326,6 +328,7 @@ def _gpu_document(node: PublishedNode, ordinal: int, state: GpuState, twin: str 
         "uuid": (state.uuid if gpu is None else gpu.uuid) or None,
         "product": None if gpu is None else gpu.product_name,
         "state": state.name,
+        **({} if rail is None else {"rail": rail}),
         **({"fault": state.fault} if state.fault else {}),
         **({"reported": state.told} if state.told else {}),
         **({"parts": state.parts._asdict()} if state.parts is not None else {}),

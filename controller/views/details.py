@@ -13,6 +13,7 @@ from dracaena.api.holders import Holder
 from dracaena.api.node_status import DeviceStatus, PublishedNode, counted, gpu_label, label_of, tree_lines
 from dracaena.api.objects import Pod, Taint
 from dracaena.api.pod_states import POD_STATES, pod_state
+from dracaena.api.rails import rails_of
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.api.sharing import amounts_in_words, is_all_memory, memory_percent
 from dracaena.api.slice_drawing import DrawnGpu
@@ -81,6 +82,7 @@ def _gpu(node: PublishedNode, ordinal: int, groups: Sequence[int | None]) -> dic
     found: dict[str, Any] = {
         "index": gpu.index,
         "numaNode": node.machine.topology.numa_nodes[ordinal],
+        "rail": rails_of(node.machine.topology)[ordinal],
         "nvlinkGroup": groups[ordinal],
         "state": state.name,
         "why": shown_text(state.why) or None,

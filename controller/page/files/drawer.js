@@ -62,7 +62,7 @@ function gpuBox(gpu, links, node, state) {
   const linked = peers.length ? `${peers[0][0]} to ${peers.length > 3 ? `${peers.length} others` : peers.map(([, other]) => `GPU${other}`).join(", ")}` : "no NVLink";
   const parts = gpu.heldBy.filter((one) => one.percent);
   const bar = parts.length ? h("span", { class: "meter parts", role: "img", "aria-label": `${parts.reduce((sum, one) => sum + one.percent, 0)} % given in ${count(parts.length, "part")}` }, parts.map((one) => h("i", { css: { width: `${one.percent}%` } }))) : null;
-  return h("li", { class: `gpu ${SIGNS[gpu.sign][0]}`, "data-gpu": gpu.index }, h("b", {}, `GPU${gpu.index}`), node.partitions.length ? null : h("small", {}, linked), bar, holders(gpu, state, `gpu-${gpu.index}`));
+  return h("li", { class: `gpu ${SIGNS[gpu.sign][0]}`, "data-gpu": gpu.index }, h("b", {}, `GPU${gpu.index}`), node.partitions.length ? null : h("small", {}, linked), gpu.rail === null ? null : h("small", {}, `rail ${gpu.rail}`), bar, holders(gpu, state, `gpu-${gpu.index}`));
 }
 
 function holders(device, state, key) {
