@@ -15,8 +15,9 @@ until a node uses it. Everything here raises BadInputError naming the place and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
 
 from dracaena.api.errors import BadInputError
 
@@ -27,7 +28,63 @@ MOST_OF_A_KIND: Final = 1000
 
 _DEVICE_ID = re.compile("0x[0-9A-Fa-f]{8}")
 
-E = TypeVar("E")
+
+class IndexedGpu(Protocol):
+    """A GPU that an index means."""
+
+    @property
+    def index(self) -> int:
+        """Its index now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutEntry:
+    """Which GPUs one entry of a layout is for."""
+
+    indices: tuple[int, ...] | None
+    """None: all GPUs."""
+    device_ids: tuple[int, ...]
+    """PCI IDs of the GPUs that it is for; empty: any."""
+
+
+E = TypeVar("E", bound=LayoutEntry)
+G = TypeVar("G", bound=IndexedGpu)
+
+
+def named_gpus(
+    name: str,
+    layouts: Mapping[str, tuple[E, ...]],
+    gpus: Mapping[str, G],
+    first: Mapping[int, str],
+    device_ids: Mapping[str, int],
+    is_one_of_all: Callable[[G], bool],
+) -> Iterator[tuple[str, E, str, G]]:
+    """Yield each GPU that a layout names, once: the place in the file, the entry, the GPU's permanent name, the GPU.
+
+    `gpus` and `device_ids` are by permanent name. `first` says which GPU each index had first: an index of one that was
+    lost since means no GPU, even if another one has moved up to it. `devices: all` means those that `is_one_of_all`.
+    """
+    if name not in layouts:
+        raise BadInputError(f"there is no layout {seen(name)}; the file has {listed(sorted(layouts))}")
+    by_index = {**{gpu.index: each for each, gpu in gpus.items()}, **first}
+    taken: dict[str, int] = {}
+    for at, entry in enumerate(layouts[name], 1):
+        where = f"layout {name}: entry {at}"
+        missing = next((each for each in entry.indices or () if each not in by_index), None)
+        if missing is not None:
+            raise BadInputError(f"{where}: this node has no GPU {missing}, it has {listed(sorted(by_index))}")
+        given = gpus if entry.indices is None else [by_index[each] for each in entry.indices]
+        for each in given:
+            gpu = gpus.get(each)  # None: it is lost, and the remaining GPUs get their layout
+            if gpu is None or (entry.indices is None and not is_one_of_all(gpu)):
+                continue
+            if entry.device_ids and device_ids.get(each) not in entry.device_ids:
+                continue
+            if each in taken:
+                raise BadInputError(f"layout {name}: GPU {gpu.index} is in entries {taken[each]} and {at}")
+            taken[each] = at
+            yield where, entry, each, gpu
 
 
 def entries_of_layouts(document: object, key: str, entry: Callable[[object, str], E]) -> Mapping[str, tuple[E, ...]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -23,12 +23,14 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.kubelet_plugin.discovery.gpu_list import NO_INDICES
 from dracaena.kubelet_plugin.discovery.layout_files import (
+    LayoutEntry,
     counts_of,
     device_ids_of,
     entries_of_layouts,
     indices_of,
     listed,
     map_of,
+    named_gpus,
     seen,
 )
 from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
@@ -52,18 +54,14 @@ class GpuLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutEntry:
-    """One entry of a layout."""
+class MigEntry(LayoutEntry):
+    """One entry of a layout. Indices are those of NVML."""
 
-    indices: tuple[int, ...] | None
-    """NVML indices; None: all GPUs."""
-    device_ids: tuple[int, ...]
-    """PCI IDs of the GPUs that it is for; empty: any."""
     enabled: bool
     counts: Mapping[str, int]
 
 
-Layouts = Mapping[str, tuple[LayoutEntry, ...]]
+Layouts = Mapping[str, tuple[MigEntry, ...]]
 """Name → entries."""
 
 
@@ -86,24 +84,16 @@ def gpu_layouts(
 ) -> Mapping[str, GpuLayout]:
     """Return what a layout makes of the GPUs of a node, by UUID; GPUs that it does not name stay as they are.
 
-    `device_ids` by UUID, see asks_for_device_ids(). `first` says which UUID each index had first, see listed_gpus(): an
-    index of a GPU that was lost since means no GPU, even if another one has moved up to it. `all` skips GPUs without
-    MIG. Raises BadInputError if the layout is not possible here as written: then nothing may be changed, not even in
-    part.
+    `device_ids` by UUID, see asks_for_device_ids(); `first`: see named_gpus(). `all` skips GPUs without MIG. Raises
+    BadInputError if the layout is not possible here as written: then nothing may be changed, not even in part.
     """
-    if name not in layouts:
-        raise BadInputError(f"there is no layout {seen(name)}; the file has {listed(sorted(layouts))}")
     found: dict[str, GpuLayout] = {}
-    entries: dict[str, int] = {}
-    for at, entry in enumerate(layouts[name], 1):
-        for gpu in _gpus(entry, f"layout {name}: entry {at}", machine, first):
-            if entry.device_ids and device_ids.get(gpu.uuid) not in entry.device_ids:
-                continue
-            if gpu.uuid in entries:
-                raise BadInputError(f"layout {name}: GPU {gpu.index} is in entries {entries[gpu.uuid]} and {at}")
-            entries[gpu.uuid] = at
-            if entry.enabled or gpu.mig_enabled is not None:
-                found[gpu.uuid] = GpuLayout(name, entry.enabled, entry.counts)
+    gpus = {gpu.uuid: gpu for gpu in machine.gpus}
+    for where, entry, uuid, gpu in named_gpus(name, layouts, gpus, first, device_ids, _has_mig):
+        if entry.enabled and not _has_mig(gpu):
+            raise BadInputError(f"{where}: GPU {gpu.index} has no MIG, or its driver does not say")
+        if _has_mig(gpu):
+            found[uuid] = GpuLayout(name, entry.enabled, entry.counts)
     if not found:
         raise BadInputError(f"layout {name} names no GPU of this node that has MIG")
     problems = (layout_problem(gpu, found[gpu.uuid]) for gpu in machine.gpus if gpu.uuid in found)
@@ -163,21 +153,8 @@ def mode_obstacle(gpu: Gpu, layout: GpuLayout) -> str | None:
     )
 
 
-def _gpus(entry: LayoutEntry, where: str, machine: Machine, first: Mapping[int, str]) -> Iterator[Gpu]:
-    if entry.indices is None:
-        yield from (gpu for gpu in machine.gpus if gpu.mig_enabled is not None)
-        return
-    by_uuid = {gpu.uuid: gpu for gpu in machine.gpus}
-    by_index = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **first}
-    for index in entry.indices:
-        if index in first and first[index] not in by_uuid:
-            continue  # lost: the remaining GPUs get their layout
-        gpu = by_uuid.get(by_index.get(index, ""))
-        if gpu is None:
-            raise BadInputError(f"{where}: this node has no GPU {index}, it has {listed(sorted(by_index))}")
-        if entry.enabled and gpu.mig_enabled is None:
-            raise BadInputError(f"{where}: GPU {index} has no MIG, or its driver does not say")
-        yield gpu
+def _has_mig(gpu: Gpu) -> bool:
+    return gpu.mig_enabled is not None
 
 
 def _most(gpu: Gpu, name: str) -> int:
@@ -187,7 +164,7 @@ def _most(gpu: Gpu, name: str) -> int:
     return next((count for count in upto if packed({name: count}, gpu.mig_profiles) is not None), 0)
 
 
-def _entry(document: object, where: str) -> LayoutEntry:
+def _entry(document: object, where: str) -> MigEntry:
     given = map_of(document, where, _ENTRY_KEYS)
     enabled = given.get("mig-enabled")
     if not isinstance(enabled, bool):
@@ -195,4 +172,4 @@ def _entry(document: object, where: str) -> LayoutEntry:
     counts = counts_of(given, "mig-devices", where, "instances")
     if counts and not enabled:
         raise BadInputError(f"{where}: mig-devices with mig-enabled: false, expected none")
-    return LayoutEntry(indices_of(given, where), device_ids_of(given, where), enabled, counts)
+    return MigEntry(indices_of(given, where), device_ids_of(given, where), enabled, counts)

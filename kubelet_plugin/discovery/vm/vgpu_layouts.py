@@ -14,18 +14,20 @@ vgpu-device-manager.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.vgpu import vgpu_type
 from dracaena.kubelet_plugin.discovery.layout_files import (
+    LayoutEntry,
     counts_of,
     device_ids_of,
     entries_of_layouts,
     indices_of,
     listed,
     map_of,
+    named_gpus,
     seen,
 )
 
@@ -43,13 +45,9 @@ class VgpuLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class VgpuLayoutEntry:
+class VgpuLayoutEntry(LayoutEntry):
     """One entry of a layout."""
 
-    indices: tuple[int, ...] | None
-    """None: all GPUs."""
-    device_ids: tuple[int, ...]
-    """PCI IDs of the GPUs that it is for; empty: any."""
     counts: Mapping[str, int]
 
 
@@ -133,25 +131,16 @@ def vgpu_layouts(
 ) -> Mapping[str, VgpuLayout]:
     """Return what a layout makes of the GPUs of a node, by address; GPUs that it does not name stay as they are.
 
-    `first` says which address each index had first: an index of a GPU that is gone since means no GPU. `all` skips GPUs
-    on which the vGPU manager offers nothing. Raises BadInputError if the layout is not possible here as written: then
-    nothing may be changed, not even in part.
+    `first` has addresses, see named_gpus(). `all` skips GPUs on which the vGPU manager offers nothing. Raises
+    BadInputError if the layout is not possible here as written: then nothing may be changed, not even in part.
     """
-    if name not in layouts:
-        raise BadInputError(f"there is no layout {seen(name)}; the file has {listed(sorted(layouts))}")
     found: dict[str, VgpuLayout] = {}
-    entries: dict[str, int] = {}
-    for at, entry in enumerate(layouts[name], 1):
-        for gpu in _gpus(entry, f"layout {name}: entry {at}", gpus, first):
-            if entry.device_ids and gpu.device_id not in entry.device_ids:
-                continue
-            if gpu.address in entries:
-                raise BadInputError(f"layout {name}: {gpu} is in entries {entries[gpu.address]} and {at}")
-            entries[gpu.address] = at
-            found[gpu.address] = VgpuLayout(name, _as_offered(entry.counts, gpu))
-            problem = vgpu_layout_problem(gpu, found[gpu.address])
-            if problem is not None:
-                raise BadInputError(f"layout {name}: entry {at}: {problem}")
+    by_address, ids = {gpu.address: gpu for gpu in gpus}, {gpu.address: gpu.device_id for gpu in gpus}
+    for where, entry, address, gpu in named_gpus(name, layouts, by_address, first, ids, _is_offered):
+        found[address] = VgpuLayout(name, _as_offered(entry.counts, gpu))
+        problem = vgpu_layout_problem(gpu, found[address])
+        if problem is not None:
+            raise BadInputError(f"{where}: {problem}")
     if not found:
         raise BadInputError(f"layout {name} names no GPU of this node on which the vGPU manager offers types")
     return found
@@ -238,19 +227,8 @@ def function_with_room(gpu: VgpuGpu, type_name: str) -> tuple[VgpuFunction, Offe
     return max(functions, key=lambda each: each.room[offered.type_id]), offered
 
 
-def _gpus(entry: VgpuLayoutEntry, where: str, gpus: Sequence[VgpuGpu], first: Mapping[int, str]) -> Iterator[VgpuGpu]:
-    if entry.indices is None:
-        yield from (gpu for gpu in gpus if gpu.functions)
-        return
-    by_address = {gpu.address: gpu for gpu in gpus}
-    by_index = {**{gpu.index: gpu.address for gpu in gpus}, **first}
-    for index in entry.indices:
-        if index in first and first[index] not in by_address:
-            continue  # gone: the remaining GPUs get their layout
-        gpu = by_address.get(by_index.get(index, ""))
-        if gpu is None:
-            raise BadInputError(f"{where}: this node has no GPU {index}, it has {listed(sorted(by_index))}")
-        yield gpu
+def _is_offered(gpu: VgpuGpu) -> bool:
+    return bool(gpu.functions)
 
 
 def _as_offered(counts: Mapping[str, int], gpu: VgpuGpu) -> Mapping[str, int]:

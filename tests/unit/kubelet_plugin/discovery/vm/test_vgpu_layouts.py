@@ -154,7 +154,7 @@ def test_what_this_node_cannot_have_is_refused_with_entry_gpu_and_what_it_has() 
     )
     assert "the vGPU manager offers no types on GPU 2 (0000:c1:00.0)" in refusal(entry(devices=[2]))
     assert "sriov-manage -e 0000:c1:00.0" in refusal(entry(devices=[2]))
-    assert "GPU 0 (0000:41:00.0) is in entries 1 and 2" in refusal(entry(), entry(devices="all"))
+    assert "GPU 0 is in entries 1 and 2" in refusal(entry(), entry(devices="all"))
     assert "names no GPU of this node" in refusal(entry(devices="all", device_filter="0x233010DE"))
     with pytest.raises(BadInputError, match="there is no layout 'other'; the file has mine"):
         vgpu_layouts("other", read_vgpu_layouts(file(entry())), NODE, {})
