@@ -199,6 +199,11 @@ def a_sound_card_is_not_noted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(VfioGpus, "plan", plan)
 
 
+def a_driver_without_gpus_counts_as_one_that_says_nothing(patch: pytest.MonkeyPatch) -> None:
+    minors = PlayedHardware.minors
+    patch.setattr(PlayedHardware, "minors", lambda self: minors(self) or None)
+
+
 def requests_stay(patch: pytest.MonkeyPatch) -> None:
     remove = FailingSteps.remove
 
@@ -314,6 +319,7 @@ def gpus_that_are_in_the_mode_are_not_reset(patch: pytest.MonkeyPatch) -> None:
         (a_gpu_is_bound_without_a_note, 0),
         (of_the_gpus_of_a_claim_the_first_alone_is_noted, 1),
         (a_sound_card_is_not_noted, 0),
+        (a_driver_without_gpus_counts_as_one_that_says_nothing, 1251),
         (requests_stay, 5),
         (specs_stay, 0),
         (a_reload_is_not_seen, 80),
