@@ -9,7 +9,7 @@ the highest bandwidth that there is for them, and only nodes are compared by wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import pairwise
@@ -94,6 +94,7 @@ class NodeTables:
         self._own: dict[tuple[NodeKind, int, int], tuple[Score, tuple[int, ...]]] = {}
         self._sets: dict[tuple[NodeKind, int, int], list[int]] = {}
         self._apart: dict[NodeKind, tuple[int, ...]] = {}
+        self._railed: dict[tuple[NodeKind, int], dict[tuple[int, ...], int]] = {}
 
     def head(self, cost: int) -> int:
         """Return the parts of a cost that come before everything about domains."""
@@ -112,13 +113,23 @@ class NodeTables:
         """Return the names of what any class needs besides devices."""
         return tuple(sorted({name for member in self._question.classes for name in member.needs}))
 
-    def railed(self, kind: NodeKind, free: int) -> set[tuple[int, ...]]:
-        """Return the rails that members with the most GPUs could be on."""
-        found = set()
-        for number, member in enumerate(self._question.classes):
-            if member.gpus == self._largest:
-                found |= {self.rails_of(kind, mask) for mask in self._usable_sets(kind, number, free)}
-        return {rails for rails in found if rails is not None}
+    def railed(self, kind: NodeKind, free: int) -> Mapping[tuple[int, ...], int]:
+        """Return the rails that members with the most GPUs could be on, and at most how many of them with each."""
+        found = self._railed.get((kind, free))
+        if found is None:
+            found = self._railed[kind, free] = {}
+            count = self._free_by_rail(kind, free)
+            for number, member in enumerate(self._question.classes):
+                if member.gpus == self._largest:
+                    for rails in {self.rails_of(kind, mask) for mask in self._usable_sets(kind, number, free)}:
+                        if rails is not None:
+                            found[rails] = min(count[rail] // rails.count(rail) for rail in rails)
+        return found
+
+    def _free_by_rail(self, kind: NodeKind, free: int) -> Counter[Rail]:
+        assert self._question.rails_of is not None
+        rails = self._question.rails_of(kind)
+        return Counter(rails[ordinal] for ordinal in ordinals_of(free))
 
     def rails_of(self, kind: NodeKind, mask: int) -> tuple[int, ...] | None:
         """Return the rails of a set, ascending; None if one of its GPUs has none."""

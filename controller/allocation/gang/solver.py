@@ -11,7 +11,6 @@ and nodes with equal tables are one offer.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -104,6 +103,7 @@ class _Search:
     def __init__(self, question: GangQuestion, domains: Domains, tables: NodeTables, effort: Effort) -> None:
         self._question, self._domains, self._tables, self._effort = question, domains, tables, effort
         self._counts = question.counts
+        self._table_of: dict[tuple[_Like, RailSet], NodeTable] = {}
         self._best: GangPlan | None = None
         self._best_key: tuple[object, ...] = ()
 
@@ -171,7 +171,11 @@ class _Search:
         return {name: nodes for name, nodes in found.items() if not fixed or name in fixed}
 
     def _table(self, like: _Like, rails: RailSet) -> NodeTable:
-        return self._tables.of(like.kind, like.free, like.caps, like.room, rails)
+        found = self._table_of.get((like, rails))
+        if found is None:
+            found = self._tables.of(like.kind, like.free, like.caps, like.room, rails)
+            self._table_of[like, rails] = found
+        return found
 
     def _rooms(self, nodes: _Nodes, rails: RailSet) -> Pattern:
         """Return how many members of each class alone some nodes have room for."""
@@ -215,38 +219,31 @@ class _Search:
 
     def _bounds(self, height: int, domain: str, nodes: _Nodes) -> Iterator[_Bound]:
         """Yield the bound of a domain, once for each set of rails that all members may have to be on."""
-        if self._question.rails is not Rails.REQUIRED:
-            bound = self._bound(height, domain, nodes, None)
-            if bound is not None:
-                yield bound
+        if not self._holds(self._rooms(nodes, None)):
             return
-        for rails in self._rail_sets(nodes):
-            bound = self._bound(height, domain, nodes, rails)
-            if bound is not None:
-                yield bound
+        left = sum(like.free.bit_count() * len(names) for like, names in nodes.items()) - self._question.gpus
+        inside = [list(self._split(nodes, below).values()) for below in self._domains.below(height)]
+        is_required = self._question.rails is Rails.REQUIRED
+        for rails in self._rail_sets(nodes) if is_required else (None,):
+            if self._holds(self._rooms(nodes, rails)):
+                parts = tuple(self._fewest(domains, rails) for domains in inside)
+                yield _Bound(parts, self._tables.head(self._least_cost(nodes, rails)), left, domain, nodes, rails)
 
     def _rail_sets(self, nodes: _Nodes) -> list[tuple[int, ...]]:
         """Return the rails that the largest members may be on together."""
         if self._question.fixed_rails is not None:
             return [self._question.fixed_rails]
-        room: Counter[tuple[int, ...]] = Counter()
-        largest = max(self._question.classes, key=lambda one: one.gpus)
+        room: dict[tuple[int, ...], int] = {}
         for like, names in nodes.items():
-            most = max(1, like.free.bit_count() // largest.gpus)
-            for rails in self._tables.railed(like.kind, like.free):
-                room[rails] += most * len(names)
+            count = len(names)
+            for rails, most in self._tables.railed(like.kind, like.free).items():
+                room[rails] = room.get(rails, 0) + most * count
+        largest = max(self._question.classes, key=lambda one: one.gpus)
         return sorted(rails for rails, most in room.items() if most >= largest.count)
 
-    def _bound(self, height: int, domain: str, nodes: _Nodes, rails: RailSet) -> _Bound | None:
-        if not self._holds(self._rooms(nodes, rails)):
-            return None
-        left = sum(like.free.bit_count() * len(names) for like, names in nodes.items()) - self._question.gpus
-        parts = tuple(self._fewest(nodes, below, rails) for below in self._domains.below(height))
-        return _Bound(parts, self._tables.head(self._least_cost(nodes, rails)), left, domain, nodes, rails)
-
-    def _fewest(self, nodes: _Nodes, height: int, rails: RailSet) -> int:
-        """Return how many domains of a height it takes at least to have room for each class by itself."""
-        rooms = [self._rooms(part, rails) for part in self._split(nodes, height).values()]
+    def _fewest(self, domains: Sequence[_Nodes], rails: RailSet) -> int:
+        """Return how many of some domains it takes at least to have room for each class by itself."""
+        rooms = [self._rooms(nodes, rails) for nodes in domains]
         least = 1
         for number, count in enumerate(self._counts):
             held = 0
