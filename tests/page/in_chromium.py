@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.objects import Namespace, ObjectMeta, OwnerReference, Pod, Taint
@@ -29,6 +30,7 @@ from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.scenario import NODES, WAITING, load_manifests
 from dracaena.process.clock import SystemClock
 from page.chromium import TIMEOUT_S, Browser, browser
+from page.made_up_fleet import MadeUpFleet
 from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 from support.embedded_cluster import apply_in_order, wait_settled
 from support.kube import wait_for
@@ -319,6 +321,33 @@ def test_the_pods_of_one_deployment_are_one_row_in_sight(tab: Browser) -> None:
         assert tab.value("document.querySelector('.grid').getBoundingClientRect().top") < 450
 
 
+def test_what_is_wrong_in_a_cluster_of_245_nodes_is_seen_without_scrolling(tab: Browser) -> None:
+    with structlog.testing.capture_logs():  # 500 decisions
+        cluster = MadeUpFleet().page()
+    with serving_page(cluster, ScriptedReviews(), is_open=True) as endpoint:
+        url = f"http://127.0.0.1:{endpoint.port}/"
+        open_live(tab, url, width=1920, height=1080)
+        tab.wait_for(f"{SUM} === '245 nodes · 138 of 1,840 GPUs free · 7 failed'")
+        assert tab.value("document.getElementById('numbers').getBoundingClientRect().bottom") < 300
+        numbers = text_of(tab, "#numbers")
+        for words in (
+            "7 GPUs failed4 × XID 79, 2 × lost, 1 × row remap failed",
+            "1,622 used, 0 partly free, 72 closed",
+            "99 pods wait",
+            "No node fits (81), Quota is used up (13)",
+        ):
+            assert words in numbers
+        products = tab.value("[...document.querySelectorAll('#rail label')].map((each) => each.textContent)")
+        assert "H100 80GB HBM30 of 1,120" in products
+        longest = "document.querySelector('#side li')"
+        assert tab.value(f"{longest}.textContent").startswith("69 × embed search, ")
+        assert "wait until pods leave node" in tab.value(f"{longest}.textContent")
+        assert tab.value(f"{longest}.getBoundingClientRect().height") < 120, "in short: all of it is on Waiting"
+        tab.value("document.querySelector('#numbers .bad a').click()")
+        tab.wait_for(f"{SUM}.startsWith('6 nodes · ')")
+        check_is_well_behaved(tab, url)
+
+
 HELPS = (
     "Wait until 4 GPUs of one node are free: 171 nodes have 4 or more",
     f"Repair {MARKUP}",
@@ -598,6 +627,7 @@ def test_a_pod_that_waits_on_the_page_comes_to_run_on_it(tab: Browser) -> None:
         create_pod(cluster.client, "first", template="all")
         tab.wait_for(f"document.querySelector('#numbers').textContent.startsWith('0 of {gpus}')")
         create_pod(cluster.client, "second", template="all")
+        tab.wait_for("document.getElementById('n-waiting').textContent === '1'")  # until then there is no such pod
         go(tab, f"#/waiting?open=pod%2F{NAMESPACE}%2Fsecond")
         tab.wait_for("document.getElementById('pod-state')?.textContent.startsWith('It waits')")
         cluster.client.delete(Pod, "first", namespace=NAMESPACE)

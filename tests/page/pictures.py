@@ -1,7 +1,8 @@
 """Pictures for the docs: `make pictures`. All are taken in a real headless Chromium.
 
-The page shows the demo's cluster. The dashboards are drawn by ourselves, for Grafana is no program that this repository
-builds: their queries are answered by a real Prometheus, which is filled with three made-up hours.
+The fleet and who waits are those of 245 made-up nodes (page.made_up_fleet), a node and a pod those of the demo's
+cluster, whose machines are recorded. The dashboards are drawn by ourselves, for Grafana is no program that this
+repository builds: their queries are answered by a real Prometheus, which is filled with three made-up hours.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from dracaena.demo.scenario import NODES, WAITING, load_manifests
 from page.chromium import Browser, browser
 from page.drawn_dashboard import WIDTH, CannotDrawError, Source, draw
 from page.filled_prometheus import FilledPrometheus, filled_prometheus
+from page.made_up_fleet import OF_THE_DEPLOYMENT, OTHERS, MadeUpFleet
 from page.made_up_hours import END, SHOWN, write_scrapes
 from support.dashboards import NAMES, dashboard
 from support.embedded_cluster import apply_in_order, wait_settled
+from support.page import serving_page
+from support.reviews import ScriptedReviews
 
 MOST_BYTES: Final = 250_000
 """Of a picture: whoever clones the repository gets all that there ever were."""
@@ -43,6 +47,9 @@ def main(folder: Path) -> int:
         except CannotDrawError as error:
             sys.stderr.write(f"pictures: {error}\n")
             return 1
+    with serving_page(MadeUpFleet().page(), ScriptedReviews(), is_open=True) as endpoint, browser() as tab:
+        open_page(tab, f"http://127.0.0.1:{endpoint.port}/")
+        take_fleet(tab, folder)
     with DemoCluster(NODES) as cluster, browser() as tab:
         manifests = load_manifests()
         apply_in_order(cluster, manifests)
@@ -50,25 +57,35 @@ def main(folder: Path) -> int:
         wait_settled(cluster, WAITING, pods=pods)
         url = cluster.page_url()
         assert url is not None
-        tab.open(url, width=WIDTH, height=1000)
-        tab.prefer("light", motion="reduce")
-        tab.wait_for("document.getElementById('live').textContent === 'live'")
-        take_page(tab, folder)
+        open_page(tab, url)
+        take_drawers(tab, folder)
     too_large = [path.name for path in sorted(folder.glob("*.png")) if path.stat().st_size > MOST_BYTES]
     if too_large:
         sys.stderr.write(f"pictures: {', '.join(too_large)} of {folder} have more than {MOST_BYTES} bytes\n")
     return 1 if too_large else 0
 
 
-def take_page(tab: Browser, folder: Path) -> None:
-    """Take all of the page: sizes are fixed, so that a picture replaces another without moving the text around it."""
-    tab.wait_for("document.querySelectorAll('#numbers li').length === 5")
-    tab.wait_for(f"document.getElementById('n-waiting').textContent === '{len(WAITING)}'")  # it shows what has settled
+def open_page(tab: Browser, url: str) -> None:
+    """Open the page as all pictures show it: sizes are fixed, so that a picture replaces another without moving the
+    text around it."""
+    tab.open(url, width=WIDTH, height=1000)
+    tab.prefer("light", motion="reduce")
+    tab.wait_for("document.getElementById('live').textContent === 'live'")
+
+
+def take_fleet(tab: Browser, folder: Path) -> None:
+    """Take all nodes, and who waits."""
+    tab.wait_for(f"document.getElementById('n-waiting').textContent === '{OF_THE_DEPLOYMENT + OTHERS}'")
     free = "document.querySelector('#numbers b').textContent"
     tab.wait_for(f"document.querySelector('#bar .sum').textContent.includes({free})")
-    tab.screenshot(folder / "page.png", of="body", size=(WIDTH, 640))
-    show(tab, "#/waiting", f"document.querySelectorAll('.card').length === {len(WAITING)}")
-    tab.screenshot(folder / "waiting.png", of="#waiting", size=(WIDTH, 550))
+    tab.screenshot(folder / "page.png", of="body", size=(WIDTH, 1000))
+    show(tab, "#/waiting", "document.querySelectorAll('.card').length > 0")
+    tab.screenshot(folder / "waiting.png", of="#waiting", size=(WIDTH, 900))
+
+
+def take_drawers(tab: Browser, folder: Path) -> None:
+    """Take a node and a pod."""
+    tab.wait_for(f"document.getElementById('n-waiting').textContent === '{len(WAITING)}'")  # it shows what has settled
     show(tab, f"#/fleet?open=node%2F{NODE}", "document.querySelectorAll('#drawer .gpu').length === 8")
     tab.screenshot(folder / "node.png", of="#drawer", size=(481, 890))
     show(tab, f"#/fleet?open=pod%2F{POD.replace('/', '%2F')}", "!!document.getElementById('pod-state')")

@@ -4,7 +4,7 @@ import { atWork, nodeBody, podBody, teamBody } from "./drawer.js";
 import { age, at, cell, count, fault, fill, h, number, refill, SIGNS } from "./elements.js";
 import { follow, read, Refused, signIn, sleep } from "./answers.js";
 import { failed, Fleet, free, summed } from "./fleet.js";
-import { empty, sideView, teamsView, waitingView } from "./views.js";
+import { empty, REASONS, sideView, teamsView, waitingView } from "./views.js";
 
 const SHORTEST_MS = 1000; // between two looks at what changed
 const AGAIN_MS = 5000; // after an answer that did not come
@@ -48,6 +48,8 @@ function grouped() {
 
 // The parts of the page
 
+const whyMost = (reasons) => Object.entries(reasons).sort((a, b) => b[1] - a[1]).slice(0, 2).map(([reason, many]) => `${REASONS[reason] ?? reason} (${number(many)})`).join(", ");
+
 function showNumbers() {
   const { gpus, fits: sizes, migSlices, shareMemoryGiB, waiting: waits } = summary;
   const faults = new Map();
@@ -58,7 +60,7 @@ function showNumbers() {
   refill(at("numbers"),
     one(fresh({ free: 1, sort: "free" }), `${number(gpus.free)} of ${number(gpus.gpus)}`, "GPUs free", [h("div", { class: "split", role: "img", "aria-label": `${gpus.used} used, ${gpus.partial} partly free, ${gpus.free} free, ${gpus.vm} free for virtual machines, ${gpus.failed} failed, ${gpus.closed} closed` }, share(gpus.used, "#"), share(gpus.partial, "+"), share(gpus.free, "."), share(gpus.vm, "v"), share(gpus.closed, "-"), share(gpus.failed, "%")), h("p", { class: "quiet small" }, `${number(gpus.used)} used, ${number(gpus.partial)} partly free, ${number(gpus.closed)} closed`)]),
     one(fresh({ show: ["failed"], sort: "trouble" }), number(gpus.failed), gpus.failed === 1 ? "GPU failed" : "GPUs failed", h("p", { class: "quiet small" }, told.slice(0, 3).join(", ") || "no fault is known", told.length > 3 ? `, ${told.length - 3} more kinds` : ""), gpus.failed ? "bad" : ""),
-    waits ? one(fresh({ view: "waiting" }), number(waits.total), waits.total === 1 ? "pod waits" : "pods wait", h("p", { class: "quiet small" }, waits.total ? `the first for ${age(waits.oldestSeconds)}` : "all have their GPUs")) : one(fresh({ view: "waiting" }), "–", "not known on this replica", null),
+    waits ? one(fresh({ view: "waiting" }), number(waits.total), waits.total === 1 ? "pod waits" : "pods wait", h("p", { class: "quiet small" }, waits.total ? [`the first for ${age(waits.oldestSeconds)}`, h("br"), whyMost(waits.reasons)] : "all have their GPUs")) : one(fresh({ view: "waiting" }), "–", "not known on this replica", null),
     h("li", {}, h("span", { class: "quiet small" }, "Pods that fit now, by GPUs each"), h("div", { class: "ladder" }, sizes.map((size) => h("a", { href: fresh({ free: size.gpus, sort: "free" }), class: size.pods ? "" : "none", "aria-current": state.free === size.gpus ? "true" : null, "aria-label": `${count(size.pods, "pod")} of ${count(size.gpus, "GPU")} fit, ${size.linked} within one NVLink group`, title: `${number(size.linked)} within one NVLink group`, "data-key": `fit-${size.gpus}` }, h("b", {}, number(size.pods)), h("span", { class: "quiet small" }, `of ${size.gpus}`))))),
     one(fresh({ show: ["parts"] }), `${number(migSlices.free)} of ${number(migSlices.all)}`, "MIG slices free", h("p", { class: "quiet small" }, `${number(shareMemoryGiB.free)} of ${number(shareMemoryGiB.all)} GiB free on shared GPUs`)));
   at("n-waiting").textContent = waits ? number(waits.total) : "";

@@ -108,7 +108,7 @@ export function teamsView(answer, state) {
 export function sideView(waiting, teams, state) {
   const groups = waiting ? [...waiting.groups].sort((a, b) => b.pods - a.pods) : [];
   return [h("section", {}, h("h2", {}, h("a", { href: fresh({ view: "waiting" }) }, waiting ? `${count(waiting.total, "pod")} ${waiting.total === 1 ? "waits" : "wait"}` : "Who waits is not known here")),
-    h("ul", {}, groups.slice(0, 12).map((group) => h("li", {}, h("b", {}, `${number(group.pods)} × ${group.name}`), h("span", { class: "quiet" }, ` ${group.namespace}, ${age(group.oldestSeconds)}`), h("br"), group.why)))),
+    h("ul", {}, groups.slice(0, 12).map((group) => h("li", {}, h("b", {}, `${number(group.pods)} × ${group.name}`), h("span", { class: "quiet" }, ` ${group.namespace}, ${age(group.oldestSeconds)}`), h("p", {}, REASONS[group.reason] ?? group.reason, group.obstacles.length || !group.why ? "" : `: ${group.why}`), helpList(group.help.slice(0, 1)).slice(1))))),
   h("section", {}, h("h2", {}, h("a", { href: fresh({ view: "teams" }) }, "Teams")),
     h("table", {}, h("tbody", {}, [...teams.teams].sort((a, b) => b.holds.gpus - a.holds.gpus).slice(0, 14).map((team) => h("tr", {}, h("th", { scope: "row" }, teamLink(state, team.namespace)),
       h("td", { class: "n" }, limitOf(team, "gpus") ? ofLimit(limitOf(team, "gpus")) : number(team.holds.gpus)), h("td", { css: { width: "150px" } }, quota(team)))))))];
