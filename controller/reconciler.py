@@ -413,7 +413,7 @@ class Reconciler:
         long enough. A pod that a person has to fix stays, and its Events say what to do."""
         if isinstance(decision, Refused) and not decision.concerns_us:
             self._gatekeeper.ungate(pod, Ungated.NOT_OURS)
-        elif not isinstance(decision, Refused) or decision.kind is RefusalKind.OTHER_DRIVER:
+        elif not isinstance(decision, Refused) or decision.kind in _MORE_NODES_MAY_HELP:
             left_s = self._gatekeeper.wait(pod)
             if left_s is not None:
                 self._queue.add_after(pod.key, left_s)
@@ -426,6 +426,8 @@ class Reconciler:
         users = {consumer.uid for consumer in claim.status.reserved_for}
         return not pod.spec.node_name and users <= {pod.metadata.uid} and our_node(claim, self._driver) is not None
 
+
+_MORE_NODES_MAY_HELP: Final = frozenset({RefusalKind.OTHER_DRIVER, RefusalKind.GANG_TOO_LARGE})
 
 _RESULTS: Final = {
     Allocation: "allocated",

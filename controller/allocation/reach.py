@@ -29,6 +29,9 @@ at each change, but in a decision, which has a deadline."""
 DIGEST_BYTES: Final = 16
 """128 bits: no tenant can find a second filter with the same digest."""
 
+BOUNDLESS: Final = 1 << 20
+"""More pods than any node serves. Nodes with MIG devices and shares are not counted."""
+
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
@@ -85,16 +88,18 @@ class Reach:
 
     @property
     def kind(self) -> tuple[bytes | None, int]:
-        """What could_serve() depends on: pods of equal kinds get equal answers."""
+        """What most() depends on: pods of equal kinds get equal answers."""
         return self._filter_id, self._least
 
-    def could_serve(self, node: str, known: dict[tuple[bytes, str], bool]) -> bool:
-        """Return whether a node may serve the pod once all other pods have left it. `known` as in prospect()."""
+    def most(self, node: str, known: dict[tuple[bytes, str], bool]) -> int:
+        """Return how many such pods a node may serve once all others have left it, BOUNDLESS if that cannot be counted.
+        `known` as in prospect()."""
         pool = self._inventory.pool(node)
         if pool is None or not self._inventory.offers(node):
-            return False
-        enough = self._inventory.is_mixed(pool.kind) or pool.offered.bit_count() >= self._least
-        return enough and self._admits(node, known)
+            return 0
+        is_countable = self._least and not self._inventory.is_mixed(pool.kind)
+        pods = pool.offered.bit_count() // self._least if is_countable else BOUNDLESS
+        return pods if pods and self._admits(node, known) else 0
 
     def _has_devices(self, node: str) -> bool:
         state = self._inventory.state(node)

@@ -61,6 +61,8 @@ class RefusalKind(Enum):
     """The API server does not let us write a claim as it is."""
     INCOMPLETE = "incomplete-gang"
     """Other pods have to be created first: alone this one is of no use."""
+    GANG_TOO_LARGE = "gang-too-large"
+    """All nodes together could not serve the pods that have to run at once."""
     MISTAKE = "mistake"
     """Another object that a person has to fix, for example a slice."""
 

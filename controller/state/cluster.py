@@ -414,8 +414,10 @@ class Cluster:
 
     @locked
     def review_groups(self, now_s: float) -> None:
-        """See which PodGroup comes first (GroupTurns.review), and retry the pods that may use what was kept for it."""
+        """See which group comes first (GroupTurns.review), and retry the pods that may use what was kept for it; and
+        which are larger than the cluster."""
         decisions = self._state.decisions
+        self._state.wake_all(self._state.groups.look_for_room())
         decisions.may_help(self._state.groups.review(now_s, self._clock.now(), decisions.is_beyond_quota))
 
     @property

@@ -111,10 +111,10 @@ class Decisions:
             if refused is not None:
                 self.leave(pod.key)
                 return Refused(RefusalKind.REFUSED_WRITE, refused.why, concerns_us=True)
-            lacks = self._groups.lacks(pod, claims) if may_have_a_group(pod) else None
-            if lacks is not None:
+            stuck = self._groups.refusal(pod, claims) if may_have_a_group(pod) else None
+            if stuck is not None:
                 self.leave(pod.key)
-                return Refused(RefusalKind.INCOMPLETE, lacks, concerns_us=True)
+                return stuck
             barred = self._barred(pod, claims, now_s)
             is_apart = bool(barred) or self._records.must_not_preempt(pod, now_s)
             pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), self._turn(pod)

@@ -6,7 +6,7 @@ half of the devices would wait for each other, and lose and regain them in turns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -16,12 +16,14 @@ import structlog
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.reach import Reach
+from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.state.gangs import Family, group_of
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.pod_demand import Turn, turn
 from dracaena.controller.lifecycle.pod_record import is_unbound
 from dracaena.controller.lifecycle.prospects import SETTLE_S
 from dracaena.controller.queue.waiting_lines import NOWHERE, Scope
+from dracaena.controller.state.gang_room import GangRoom
 from dracaena.controller.state.records import Records
 from dracaena.process.clock import rfc3339
 
@@ -129,8 +131,9 @@ class GroupTurns:
         """The groups that gave up and get nothing yet."""
         self._held_up: frozenset[Family] = frozenset()
         """The groups that their quota stops."""
-        self._incomplete_s: Mapping[Family, float] = {}
+        self._stuck_s: Mapping[Family, float] = {}
         """Groups that cannot start → since when, as reviews saw it."""
+        self._room = GangRoom(inventory, records)
         self._reviewed_s: float | None = None
 
     @property
@@ -146,9 +149,9 @@ class GroupTurns:
         took_s = now_s - (now_s if self._reviewed_s is None else self._reviewed_s)
         self._first, self._reviewed_s = {}, now_s
         unbound = self._records.groups.unbound()
-        since_s = self._incomplete_s
-        self._incomplete_s = {one: since_s.get(one, now_s) for one in unbound if self.incomplete(one) is not None}
-        groups = list(self._waiting(one for one in unbound if one not in self._incomplete_s))
+        since_s = self._stuck_s
+        self._stuck_s = {one: since_s.get(one, now_s) for one in unbound if self.obstacle(one) is not None}
+        groups = list(self._waiting(one for one in unbound if one not in self._stuck_s))
         self._forget_others()
         self._resting = self._resting_at(now_s)
         self._places = self._all_places(groups)
@@ -164,24 +167,43 @@ class GroupTurns:
         self._resting = self._resting_at(now_s)
         return None if has_rested else self._left_by(before)
 
-    def incomplete(self, group: Family) -> str | None:
-        """Say what a group lacks if it cannot start: its PodGroup, or pods of its gang. None: nothing, or it did."""
+    def obstacle(self, group: Family) -> Refused | None:
+        """Return why a group cannot start: its PodGroup or pods of its gang do not exist, or the cluster is too small.
+        None: it may, or it did."""
         pods, sizes = self._records.groups, self._inventory.families.sizes
         if pods.has_bound(group):
             return None
         gang = sizes.hard(group, pods.labelled_size(group))
-        if gang is None:
-            return sizes.not_there(group)
+        if gang is None or gang.size is None:
+            missing = sizes.not_there(group)
+            return None if missing is None else Refused(RefusalKind.INCOMPLETE, missing, concerns_us=True)
         there = pods.count(group)
-        if gang.size is None or there >= gang.size:
+        if there < gang.size:
+            why = f"{there} of {gang.size} pods of its gang exist ({gang.said}), and none gets devices before all exist"
+            return Refused(RefusalKind.INCOMPLETE, why, concerns_us=True)
+        lack = self._room.lack(group)
+        if lack is None:
             return None
-        return f"{there} of {gang.size} pods of its gang exist ({gang.said}), and none gets devices before all exist"
+        why = f"all nodes together have room for {lack[0]} of the {lack[1]} pods of its gang ({gang.said})"
+        return Refused(RefusalKind.GANG_TOO_LARGE, why, concerns_us=True)
 
-    def lacks(self, pod: Pod, claims: Iterable[ResourceClaim]) -> str | None:
-        """Say what the group of a pod lacks, if the pod gets nothing because of that. A pod on a node, or with an
-        allocated claim, gets what it needs."""
+    def refusal(self, pod: Pod, claims: Iterable[ResourceClaim]) -> Refused | None:
+        """Return why the group of a pod cannot start, if the pod gets nothing because of that. A pod on a node, or with
+        an allocated claim, gets what it needs."""
         group = group_of(pod)
-        return None if group is None or _has_place(pod, claims) else self.incomplete(group)
+        return None if group is None or _has_place(pod, claims) else self.obstacle(group)
+
+    def look_for_room(self) -> Collection[str]:
+        """See whether one more gang that waits is larger than the cluster (GangRoom.look); return the pods that may be
+        served now."""
+        lacking = self._stuck_s
+        able = [
+            one
+            for one in self._records.groups.unbound()
+            if self._inventory.families.sizes.hard(one, self._records.groups.labelled_size(one)) is not None
+            and (one not in lacking or self._room.lack(one) is not None)
+        ]
+        return self._room.look(able)
 
     def keeps(self, pod: Pod) -> bool:
         """Whether a pod keeps what it has because its group comes first."""
@@ -189,8 +211,8 @@ class GroupTurns:
         return group is not None and any(first.group.key == group for first in self._first_for(group))
 
     def yields(self, pod: Pod, node: str, now_s: float) -> bool:
-        """Whether a pod has to give back what it has on a node: its group gave up, another comes first, or too few pods
-        of its gang exist, for longer than it takes a controller to replace one.
+        """Whether a pod has to give back what it has on a node: its group gave up, another comes first, or it cannot
+        start, for longer than it takes a controller to replace a pod.
 
         The first group gets some seconds before others must yield: its pods may still be on their way through the
         queue. A pod whose group is complete keeps what it has.
@@ -198,7 +220,7 @@ class GroupTurns:
         group = group_of(pod)
         if group is None:
             return False
-        if now_s - self._incomplete_s.get(group, now_s) >= SETTLE_S:
+        if now_s - self._stuck_s.get(group, now_s) >= SETTLE_S:
             return True
         is_due = group in self._resting or any(
             node in first.kept and now_s - first.since_s >= SETTLE_S for first in self._before(pod, group)
@@ -372,7 +394,7 @@ class GroupTurns:
             if reach.kind in seen:
                 continue
             seen.add(reach.kind)
-            nodes.update(node for node in self._inventory.nodes.names if reach.could_serve(node, known))
+            nodes.update(node for node in self._inventory.nodes.names if reach.most(node, known))
         return frozenset(nodes)
 
 

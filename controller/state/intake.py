@@ -213,11 +213,11 @@ class Intake:
 
     @contextmanager
     def _completing(self, groups: Iterable[Family | None]) -> Iterator[None]:
-        """Wake the waiting pods of those of these gangs that lack pods before a change and not after it."""
-        lacking = [group for group in {*groups} if group is not None and self._state.groups.incomplete(group)]
+        """Wake the waiting pods of those of these gangs that cannot start before a change and can after it."""
+        stuck = [group for group in {*groups} if group is not None and self._state.groups.obstacle(group)]
         yield
-        for group in lacking:
-            if self._state.groups.incomplete(group) is None:
+        for group in stuck:
+            if self._state.groups.obstacle(group) is None:
                 self._state.wake_all(self._state.records.groups.waiting(group))
 
 

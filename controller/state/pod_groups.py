@@ -22,8 +22,10 @@ class _Members:
     """Those that wait."""
     staying: dict[str, int] = field(default_factory=dict)
     """All that have not ended and are not being deleted, also without claims → the size in their label, or 0."""
+    plain: int = 0
+    """How many of these name no claims."""
     labels: Counter[int] = field(default_factory=Counter)
-    """These sizes → of how many pods."""
+    """The sizes in labels of those → of how many."""
 
 
 _NOBODY = _Members()
@@ -60,6 +62,10 @@ class PodGroups:
         """Return how many pods of a group there are, also without claims: neither ended nor being deleted."""
         return len(self._of(group).staying)
 
+    def count_without_claims(self, group: Family) -> int:
+        """Return how many of these name no claims."""
+        return self._of(group).plain
+
     def labelled_size(self, group: Family) -> int | None:
         """Return the largest size that these pods have in their labels. Cost: a step for each size."""
         return max(self._of(group).labels, default=0) or None
@@ -78,6 +84,7 @@ class PodGroups:
         if stays:
             size = members.staying[key] = labelled_size(new) or 0
             members.labels[size] += 1
+            members.plain += not new.spec.resource_claims
         if new.spec.resource_claims:
             members.pods[key] = bool(new.spec.node_name)
             members.bound += members.pods[key]
@@ -103,9 +110,10 @@ class PodGroups:
         if group is None:
             return
         members = self._groups[group]
+        size = members.staying.pop(key, None)
+        members.plain -= size is not None and key not in members.pods
         members.bound -= members.pods.pop(key, False)
         members.waiting.pop(key, None)
-        size = members.staying.pop(key, None)
         if size is not None:
             members.labels[size] -= 1
             members.labels = +members.labels

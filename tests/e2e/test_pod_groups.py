@@ -84,7 +84,9 @@ def test_a_gang_shares_the_claim_that_was_made_for_its_group_until_the_group_goe
     eventually(lambda: grouped.api.find(path) is None, "the claim goes with its group", within_s=FREED_S)
 
 
-def test_of_two_gangs_that_compete_for_one_node_one_is_bound_and_then_the_other(grouped: MadeUpCluster) -> None:
+def test_gangs_get_nothing_by_halves_and_of_two_on_one_node_one_is_bound_and_then_the_other(
+    grouped: MadeUpCluster,
+) -> None:
     grouped.add_node("a", FOUR)
     create_template(grouped.api, "two", claim_spec(2))
     for group in ("first", "second"):
@@ -94,13 +96,11 @@ def test_of_two_gangs_that_compete_for_one_node_one_is_bound_and_then_the_other(
             GROUPS, {"apiVersion": version, "kind": "PodGroup", "metadata": {"name": group}, "spec": spec}
         )
     gangs = {group: [member(f"{group}-{number}", group, "two") for number in range(2)] for group in ("first", "second")}
-    # kube-controller-manager makes the claims of pods that come at once side by side: those of the second gang could be
-    # there sooner, and a gang that is complete keeps what it has. So each gang gets its half before the rest comes.
     halves, rest = zip(*gangs.values(), strict=True)
     for pod in halves:
         create_pod(grouped.api, pod)
-    for pod in halves:
-        grouped.wait_allocated(pod)
+    eventually(lambda: len(grouped.api.items(CLAIMS)) == 2, "the claims of the first pods", within_s=FREED_S)
+    never(lambda: any(map(devices_of, grouped.api.items(CLAIMS))), "half of a gang gets devices", for_s=QUIET_S)
     for pod in rest:
         create_pod(grouped.api, pod)
     for group in ("first", "second"):

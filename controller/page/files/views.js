@@ -8,7 +8,7 @@ export const REASONS = {
   "config-broken": "Mistake in the claim", mistake: "Mistake in an object", selector: "A selector has no answer",
   unsupported: "Not supported", limit: "Beyond a limit", "other-driver": "Another driver's devices are asked for", quota: "Quota is used up",
   "took-too-long": "Took too long to decide", "refused-write": "The API server refuses the allocation", held: "Earlier GPUs are being reclaimed",
-  "incomplete-gang": "Other pods of its gang do not exist yet",
+  "incomplete-gang": "Other pods of its gang do not exist yet", "gang-too-large": "Its gang is larger than the cluster",
 };
 const podLink = (state, namespace, pod) => h("a", { href: link(state, { open: `pod/${namespace}/${pod}` }), "data-key": `pod-${namespace}/${pod}` }, pod);
 const teamLink = (state, team) => h("a", { href: link(state, { open: `team/${team}` }), "data-key": `team-${team}` }, team);

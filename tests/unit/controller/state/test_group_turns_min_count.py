@@ -69,8 +69,8 @@ Fault = tuple[type, str, Callable[..., Any]]
 FAULTS: Mapping[str, Fault] = {
     "no-size-is-known": (Sizes, "hard", lambda self, family, labelled: None),
     "groups-that-are-not-there-are-served": (Sizes, "not_there", lambda self, family: None),
-    "nobody-lacks-pods": (GroupTurns, "incomplete", lambda self, group: None),
-    "decided-as-ever": (GroupTurns, "lacks", lambda self, pod, claims: None),
+    "nobody-lacks-pods": (GroupTurns, "obstacle", lambda self, group: None),
+    "decided-as-ever": (GroupTurns, "refusal", lambda self, pod, claims: None),
     "one-pod-more-is-counted": (PodGroups, "count", lambda self, group: len(self._of(group).staying) + 1),
     "too-few-are-counted": (PodGroups, "count", lambda self, group: len(self._of(group).staying) - 1),
     "a-placed-pod-is-bound": (PodGroups, "has_bound", lambda self, group: bool(self._of(group).pods)),
