@@ -106,3 +106,7 @@ class WorkerService:
     def stop(self) -> None:
         """End the loop (Worker.stop). What it waits for must be stopped before it."""
         self._worker.stop()
+
+    def changed(self) -> None:
+        """Have the loop look soon: something that it depends on has changed. From any thread; never blocks."""
+        self._worker.notice()

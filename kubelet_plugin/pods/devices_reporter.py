@@ -50,7 +50,7 @@ from dracaena.kubelet_plugin.prepare.reports.podlist import (
     with_users,
 )
 from dracaena.kubelet_plugin.store.claims import with_claim
-from dracaena.kubelet_plugin.worker import Worker
+from dracaena.kubelet_plugin.worker import Worker, WorkerService
 
 GATHER_S = 0.05
 """Pause between a change and the reconciliation: the answer to kubelet goes first, and bursts of changes are merged."""
@@ -66,7 +66,7 @@ regular pods never wait for this; pods bound by hand cost one read per claim and
 log = structlog.get_logger()
 
 
-class PodDevicesReporter:
+class PodDevicesReporter(WorkerService):
     """Follows pods and prepared claims. A separate thread reconciles after each change, with backoff on failure.
 
     `write_podlist` and `forget` are called with the node's lock held; all other methods take it themselves.
@@ -114,18 +114,11 @@ class PodDevicesReporter:
         """Have `tell` called when `users_known` becomes true. Call this before start(); `tell` must not block."""
         self._when_users_known.append(tell)
 
-    def start(self, recover: Callable[[Sequence[Pod]], bool]) -> None:
-        """Begin to reconcile. Before the first time, `recover` is called with the node's pods until it returns True."""
+    def recover_first(self, recover: Callable[[Sequence[Pod]], bool]) -> None:
+        """Have `recover` called with the node's pods, before the first reconciliation of the thread, until it returns
+        True. Call this before start().
+        """
         self._recover = recover
-        self._worker.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._worker.stop()
-
-    def changed(self) -> None:
-        """Ask for a reconciliation soon. Never blocks."""
-        self._worker.notice()
 
     def take(self, _machine: Machine) -> None:
         """If claims are still to be recovered, try that again at once: their devices may be known now. Never blocks."""

@@ -56,10 +56,6 @@ class DeviceWatch(WorkerService):
         self._complaint = ""
         self._worker = Worker("device-watch", self._run, context.clock)
 
-    def changed(self) -> None:
-        """Look soon: a claim released devices, or the users of claims are known. From any thread; never blocks."""
-        self._worker.notice()
-
     def take(self, _machine: Machine) -> None:
         """Look at once, even in the pause after a failure: the devices are known, or are others. Never blocks."""
         self._worker.hurry()

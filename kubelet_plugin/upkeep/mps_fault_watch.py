@@ -74,10 +74,6 @@ class MpsFaultWatch(WorkerService):
         self._complaint = ""
         self._worker = Worker("mps-faults", self._run, clock)
 
-    def changed(self) -> None:
-        """Look soon: the users of claims are known. From any thread; never blocks."""
-        self._worker.notice()
-
     def look(self) -> None:
         """Look once. Raises DracaenaError if something could not be read or written, once everything has been told."""
         if not self._users_known():

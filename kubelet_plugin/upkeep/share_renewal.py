@@ -116,10 +116,6 @@ class ShareRenewal(WorkerService):
         self._failing: dict[ClaimUid, str] = {}  # why it could not be settled
         self._worker = Worker("share-renewal", self._run, clock)
 
-    def changed(self) -> None:
-        """Look soon: the driver was read, or the users of claims are known. From any thread; never blocks."""
-        self._worker.notice()
-
     def follow(self, prepared: Sequence[PreparedClaim]) -> None:
         """Look soon if anything of `prepared`, which is all prepared claims, is enforced by the driver. Called after
         each change of a claim or its pods, by one thread at a time; never blocks.

@@ -355,6 +355,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         claim_reconciler=reconciler,
         reporter=reporter,
     )
+    reporter.recover_first(recovery.recover)
     device_watch = DeviceWatch(node, recovery, pods)
     state.unprepares.subscribe(device_watch.changed)  # a claim may be waiting for a device node that another one held
     unclaimed: dict[str, Callable[[], int]] = {}

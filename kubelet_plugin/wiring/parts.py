@@ -166,7 +166,7 @@ class PluginParts:
             claims.pods,
             gpus.slices,
             gpus.publisher,
-            _Between(partial(claims.reporter.start, claims.recovery.recover), claims.reporter.stop),
+            claims.reporter,
             claims.device_watch,
             claims.mps_faults,
             claims.sweeper,

@@ -255,7 +255,8 @@ def in_time(node: PluginNode, look: Callable[[], object], step_s: float = 60.0) 
 def test_the_thread_follows_pods_and_tries_again_after_failures(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.pods.failures = 1
-    node.reporter.start(node.recovery.recover)
+    node.reporter.recover_first(node.recovery.recover)
+    node.reporter.start()
     try:
         node.state.prepare(reference_to(CLAIM))
 
@@ -277,7 +278,8 @@ def test_a_new_reading_ends_the_pause_only_while_claims_are_to_be_recovered(tmp_
     node = node_in(tmp_path)
     known: list[bool] = []
     with seen_to_rest() as resting:
-        node.reporter.start(lambda _pods: bool(known))
+        node.reporter.recover_first(lambda _pods: bool(known))
+        node.reporter.start()
         try:
             wait_for(in_time(node, lambda: resting, GATHER_S / 10), "it could not recover a claim")
             known.append(True)
@@ -293,7 +295,8 @@ def test_a_new_reading_ends_the_pause_only_while_claims_are_to_be_recovered(tmp_
 
 def test_pods_without_claims_cause_no_work(tmp_path: Path) -> None:
     node = node_in(tmp_path, FakePods())
-    node.reporter.start(node.recovery.recover)
+    node.reporter.recover_first(node.recovery.recover)
+    node.reporter.start()
     try:
         wait_for(in_time(node, (tmp_path / "pod-resources" / "podlist.json").exists), "the first list is written")
         (tmp_path / "pod-resources" / "podlist.json").unlink()
@@ -378,7 +381,8 @@ def test_a_list_that_somebody_removed_or_changed_is_right_again_without_any_news
     node.state.prepare(reference_to(CLAIM))
     file = tmp_path / "pod-resources" / "podlist.json"
     right = file.read_bytes()
-    node.reporter.start(node.recovery.recover)
+    node.reporter.recover_first(node.recovery.recover)
+    node.reporter.start()
     try:
         for spoil in (file.unlink, lambda: file.write_bytes(b"[]\n")):
             wait_for(lambda: not node.reporter._worker._noticed, "the thread waits")
@@ -405,7 +409,8 @@ def test_the_thread_gives_a_list_that_stays_right_a_new_time_within_each_minute(
     assert RECONCILE_EVERY_S < HEARTBEAT_S
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))
-    node.reporter.start(node.recovery.recover)
+    node.reporter.recover_first(node.recovery.recover)
+    node.reporter.start()
     try:
         for _ in range(2):
             wait_for(lambda: not node.reporter._worker._noticed, "the thread waits")
