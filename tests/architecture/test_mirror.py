@@ -57,7 +57,6 @@ WHOLE_PACKAGE = {
         "bad_disk": "a full disk or a wrong folder fails one claim, in whichever file it is met",
         "beside_nvidia_ctk": "the search for driver files and the spec together, beside recorded specs of NVIDIA's",
         "first_looks": "every type that any module decodes",
-        "simulated_node": "a whole node in any order of events",
         "whole_node": "a whole node with claims of every kind, damaged files, and all that goes wrong at once",
         "power_cut": "each kind of file, torn",
     },
