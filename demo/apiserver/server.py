@@ -9,14 +9,14 @@ from collections.abc import Callable
 from datetime import datetime
 from http.server import ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from dracaena.demo.apiserver.admission import PodPolicy, unchanged
 from dracaena.demo.apiserver.faults import Faults
 from dracaena.demo.apiserver.http import Handler
 from dracaena.demo.apiserver.meta import NameSource
 from dracaena.demo.apiserver.resources import NAMESPACE
-from dracaena.demo.apiserver.router import Router
+from dracaena.demo.apiserver.router import AnswerStream, ApiAnswer, ApiRequest, Router
 from dracaena.demo.apiserver.storage import ObjectStorage
 from dracaena.demo.apiserver.times import utc_now
 from dracaena.demo.apiserver.version import NEWEST, RELEASES
@@ -25,6 +25,14 @@ from dracaena.demo.apiserver.writes import Options, Target, Writes
 _HOST: Final = "127.0.0.1"
 _FIRST_NAMESPACES: Final = ("default", "kube-system")
 _BACKLOG: Final = 128  # connections that wait to be accepted; a bench opens many at once
+
+
+class Answers(Protocol):
+    """What is behind the socket."""
+
+    def answer(self, request: ApiRequest) -> ApiAnswer | AnswerStream:
+        """Answer one request, from many threads at a time. Raises `ApiError` for refusals, UnknownPathError."""
+        ...
 
 
 class Listener(ThreadingHTTPServer):
@@ -38,9 +46,26 @@ class Listener(ThreadingHTTPServer):
         super().__init__((_HOST, port), Handler)
         self.faults = faults
         self.stopping = threading.Event()
-        self.router: Router
+        self.router: Answers
         self._connections: set[socket.socket] = set()
         self._connections_lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """``http://127.0.0.1:PORT``."""
+        return f"http://{_HOST}:{self.server_port}"
+
+    def kubeconfig(self) -> dict[str, Any]:
+        """A kubeconfig document for kubectl and clients. It has no credentials, because nobody is asked for any."""
+        name = "dracaena-demo"
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "clusters": [{"name": name, "cluster": {"server": self.url}}],
+            "users": [{"name": name, "user": {}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}],
+        }
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection in its thread."""
@@ -112,7 +137,7 @@ class ApiServer:
     def start(self) -> None:
         """Listen and serve; returns once connections are accepted. OSError if the port is taken."""
         listener = Listener(self._port, self.faults)
-        address = f"{_HOST}:{listener.server_address[1]}"
+        address = listener.url.removeprefix("http://")
         listener.router = Router(self._storage, self._writes, self._clock, address, self._version)
         self._listener = listener
         self._thread = threading.Thread(target=listener.serve, name="apiserver", daemon=True)
@@ -136,21 +161,16 @@ class ApiServer:
     @property
     def url(self) -> str:
         """``http://127.0.0.1:PORT``. RuntimeError before `start` and after `stop`."""
-        if self._listener is None:
-            raise RuntimeError("the API server is not running: call start() first")
-        return f"http://{_HOST}:{self._listener.server_address[1]}"
+        return self._running().url
 
     def kubeconfig(self) -> dict[str, Any]:
-        """A kubeconfig document for kubectl and clients. It has no credentials, because nobody is asked for any."""
-        name = "dracaena-demo"
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": name,
-            "clusters": [{"name": name, "cluster": {"server": self.url}}],
-            "users": [{"name": name, "user": {}}],
-            "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}],
-        }
+        """A kubeconfig document for kubectl and clients. RuntimeError as for `url`."""
+        return self._running().kubeconfig()
+
+    def _running(self) -> Listener:
+        if self._listener is None:
+            raise RuntimeError("the API server is not running: call start() first")
+        return self._listener
 
     def __enter__(self) -> Self:
         self.start()

@@ -1,4 +1,5 @@
-"""The API server without sockets (in_memory_api), over HTTP on 127.0.0.1: for a controller in a process of its own.
+"""The API server without sockets (in_memory_api), behind the listener of the embedded one: for a controller in a
+process of its own.
 
 Objects are handed on as the bytes that they were given as. That takes next to no time, so what a controller's start
 takes is the controller's.
@@ -6,108 +7,55 @@ takes is the controller's.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
+from itertools import chain
 from threading import Thread
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
 
 from bench.in_memory_api import InMemoryApi
+from dracaena.demo.apiserver.errors import ApiError
+from dracaena.demo.apiserver.faults import Faults
+from dracaena.demo.apiserver.router import AnswerStream, ApiAnswer, ApiRequest
+from dracaena.demo.apiserver.server import Listener
 from dracaena.kube.errors import KubeError
 
-_HOST: Final = "127.0.0.1"
-_END_POLL_S: Final = 0.05
-"""How long the end of a block waits at most. socketserver's 0.5 s is longer than all of a test."""
+_OPEN: Final = b""
+"""The first line of a watch: from then on the client counts on being told."""
 
 
-class _Listener(ThreadingHTTPServer):
-    """A thread for each connection; those of open watches end with the process."""
-
-    daemon_threads = True
+class BytesRouter:
+    """Answers requests from memory, as Router does from a storage."""
 
     def __init__(self, api: InMemoryApi) -> None:
-        super().__init__((_HOST, 0), _Handler)
-        self.api = api
+        self._api = api
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is killed is none; anything else is a defect of this server."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Listener
-
-    def do_GET(self) -> None:
-        """Answer a read, a list or a watch."""
-        url = urlsplit(self.path)
-        query = dict(parse_qsl(url.query))
-        with suppress(ConnectionError):  # a reader gives up a page that is too long, and a watch when it ends
-            if query.get("watch") == "true":
-                self._watch(url.path, query)
-            elif "limit" in query:
-                page = self.server.api.read(url.path, query=query, most_bytes=None)
-                assert page is not None
-                self._answer(200, page)
-            else:
-                self._request()
-
-    def do_PATCH(self) -> None:
-        """Answer a patch of a claim; of anything else nobody reads the answer."""
-        self._request()
-
-    do_POST = do_PATCH  # noqa: N815 - the name that http.server looks for
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the class above
-        """Say nothing."""
-
-    def _request(self) -> None:
-        url = urlsplit(self.path)
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    def answer(self, request: ApiRequest) -> ApiAnswer | AnswerStream:
+        """Answer a read, a list, a watch, or a patch of a claim; of anything else nobody reads the answer."""
+        if request.query.get("watch") == "true":
+            stream = self._api.stream(request.path, query=request.query, read_timeout_s=0.0)
+            return AnswerStream(chain((_OPEN,), (line + b"\n" for line in stream.lines())))
+        if request.method == "GET" and "limit" in request.query:
+            page = self._api.read(request.path, query=request.query, most_bytes=None)
+            assert page is not None
+            return ApiAnswer(200, page)
         try:
-            self._answer(200, self.server.api.request(self.command, url.path, body=body))
+            return ApiAnswer(200, self._api.request(request.method, request.path, body=request.body))
         except KubeError as error:
-            self._answer(error.status or 500, b'{"reason":"%s"}' % error.reason.encode())
-
-    def _watch(self, path: str, query: dict[str, str]) -> None:
-        # Before the answer begins: from then on the client counts on being told.
-        stream = self.server.api.stream(path, query=query, read_timeout_s=0.0)
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for line in stream.lines():
-            self.wfile.write(b"%x\r\n%s\n\r\n" % (len(line) + 1, line))
-        self.wfile.write(b"0\r\n\r\n")
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            raise ApiError(error.status or 500, error.reason, str(error)) from None
 
 
 @contextmanager
 def served(api: InMemoryApi) -> Iterator[dict[str, Any]]:
     """Serve inside the block; yield a kubeconfig."""
-    listener = _Listener(api)
-    Thread(target=listener.serve_forever, args=(_END_POLL_S,), name="http-api", daemon=True).start()
+    listener = Listener(0, Faults())
+    listener.router = BytesRouter(api)
+    thread = Thread(target=listener.serve, name="http-api", daemon=True)
+    thread.start()
     try:
-        yield _kubeconfig(f"http://{_HOST}:{listener.server_port}")
+        yield listener.kubeconfig()
     finally:
-        listener.shutdown()
+        api.expire()  # or the threads of open watches would wait for more
+        listener.end()
+        thread.join()
         listener.server_close()
-
-
-def _kubeconfig(url: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "bench", "cluster": {"server": url}}],
-        "users": [{"name": "bench", "user": {}}],
-        "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
-        "current-context": "bench",
-    }
