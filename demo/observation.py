@@ -11,14 +11,16 @@ from typing import Any
 import msgspec
 
 from dracaena.api.attributes import MEMORY_CAPACITY
+from dracaena.api.availability import current_pages
 from dracaena.api.devicepool import DecodedMig, DecodedPool, decode_pool
+from dracaena.api.holders import Held, Holder, holders_of, shares_of
 from dracaena.api.links import Link
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import DeviceResult, ResourceClaim, ResourceSlice
-from dracaena.api.sharing import amounts_in_words, is_all_memory, taken_in_words
+from dracaena.api.sharing import amounts_in_words, taken_in_words
 from dracaena.api.topology import Topology
 from dracaena.demo.pod_claims import is_reserved_for
 from dracaena.kube.client import KubeClient
@@ -199,46 +201,30 @@ def _nodes(slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]) -> 
     for item in slices:
         if item.spec.driver == DEFAULT_DRIVER_NAME and item.spec.node_name:
             pools.setdefault(item.spec.node_name, []).append(item)
-    held: dict[tuple[str, str], list[str]] = {}
-    taken: dict[tuple[str, str], list[Mapping[str, str]]] = {}
-    for claim in claims:
-        for result in claim.status.allocation.devices.results if claim.status.allocation else ():
-            held.setdefault((result.pool, result.device), []).extend(_users(claim))
-            if result.share_id is not None:
-                taken.setdefault((result.pool, result.device), []).append(result.consumed_capacity)
-    return tuple(_node(name, pools[name], held, taken) for name in sorted(pools))
+    held = holders_of(DEFAULT_DRIVER_NAME, claims)
+    return tuple(_node(name, pools[name], held) for name in sorted(pools))
 
 
-def _users(claim: ResourceClaim) -> list[str]:
-    pods = [consumer.name for consumer in claim.status.reserved_for if consumer.resource == "pods"]
-    return pods or [f"claim {claim.metadata.name}"]
+def _users(holders: Iterable[Holder]) -> tuple[str, ...]:
+    """Return the pods of claims, or the name of a claim that has none."""
+    names = ((holder.pods or (f"claim {holder.claim.partition('/')[2]}",)) for holder in holders)
+    return tuple(sorted(name for several in names for name in several))
 
 
-def _node(
-    name: str,
-    pages: Sequence[ResourceSlice],
-    held: Mapping[tuple[str, str], list[str]],
-    taken: Mapping[tuple[str, str], list[Mapping[str, str]]],
-) -> ObservedNode:
-    newest = max(page.spec.pool.generation for page in pages)
-    current = [page for page in pages if page.spec.pool.generation == newest]
+def _node(name: str, pages: Sequence[ResourceSlice], held: Held) -> ObservedNode:
+    current = current_pages(pages)
     pool = decode_pool(device for page in current for device in page.spec.devices)
     published = {item.ordinal: item.gpu for item in pool.gpus}
     missing = Gpu(uuid="", index=0)
     gpus = tuple(published.get(each, replace(missing, index=each)) for each in range(pool.topology.gpu_count))
-    machine = Machine(name=name, gpus=gpus, topology=pool.topology)
     ordinals = {str(item.name): item.ordinal for item in pool.gpus}
-    pool_name = current[0].spec.pool.name
-    parts = _parts(pool, {device: users for (where, device), users in held.items() if where == pool_name})
-    holders = {
-        ordinal: tuple(sorted(held[pool_name, device]))
-        for device, ordinal in ordinals.items()
-        if (pool_name, device) in held
-    }
+    here = {device: holders for (where, device), holders in held.items() if where == current[0].spec.pool.name}
+    parts = _parts(pool, here)
+    holders = {ordinal: _users(here[device]) for device, ordinal in ordinals.items() if device in here}
     shares = {
         ordinal: told
         for device, ordinal in ordinals.items()
-        if (told := _shares_in_words(machine.gpus[ordinal].memory_bytes, taken.get((pool_name, device), ())))
+        if (told := _shares_in_words(gpus[ordinal].memory_bytes, here.get(device, ())))
     }
     for ordinal in {part.ordinal for part in parts}:
         of_parts = (user for part in parts if part.ordinal == ordinal for user in part.holders)
@@ -246,6 +232,7 @@ def _node(
     cut = [(mig, place) for mig in pool.mig_devices if (place := _place(pool, mig)) is not None]
     slices = {ordinal: max(start + size for _, (at, start, size) in cut if at == ordinal) for _, (ordinal, *_) in cut}
     ordinals |= {str(mig.name): ordinal for mig, (ordinal, *_) in cut}
+    machine = Machine(name=name, gpus=gpus, topology=pool.topology)
     return ObservedNode(name, machine, ordinals, holders, shares, parts, slices)
 
 
@@ -255,10 +242,10 @@ def _place(pool: DecodedPool, mig: DecodedMig) -> tuple[int, int, int] | None:
     return None if ordinal is None or mig.start is None else (ordinal, mig.start, mig.size or 0)
 
 
-def _parts(pool: DecodedPool, held: Mapping[str, Sequence[str]]) -> tuple[ObservedPart, ...]:
+def _parts(pool: DecodedPool, held: Mapping[str, Sequence[Holder]]) -> tuple[ObservedPart, ...]:
     """Return the parts that claims have."""
     found = (
-        ObservedPart(str(mig.name), ordinal, mig.profile, start, size, tuple(sorted(held[mig.name])))
+        ObservedPart(str(mig.name), ordinal, mig.profile, start, size, _users(held[mig.name]))
         for mig in pool.mig_devices
         if mig.name in held and (place := _place(pool, mig)) is not None
         for ordinal, start, size in (place,)
@@ -266,12 +253,11 @@ def _parts(pool: DecodedPool, held: Mapping[str, Sequence[str]]) -> tuple[Observ
     return tuple(sorted(found, key=lambda part: (part.ordinal, part.start)))
 
 
-def _shares_in_words(memory_bytes: int | None, shares: Sequence[Mapping[str, str]]) -> str:
+def _shares_in_words(memory_bytes: int | None, holders: Sequence[Holder]) -> str:
     """Return what shares take of a GPU together; "" if one claim takes all of it, as for a whole GPU."""
     capacity = {MEMORY_CAPACITY: str(memory_bytes or 0)}
-    if not shares or any(is_all_memory(one, capacity) for one in shares):
-        return ""
-    return f"{len(shares)} share{'s' if len(shares) > 1 else ''}: {taken_in_words(shares, capacity)}"
+    shares = [holder.consumed or {} for holder in shares_of(holders, capacity)]
+    return f"{len(shares)} share{'s' if len(shares) > 1 else ''}: {taken_in_words(shares, capacity)}" if shares else ""
 
 
 def _pod(

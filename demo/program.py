@@ -131,7 +131,7 @@ class Demo:
         """Run all parts; return whether everything that was shown holds."""
         empty = self._nodes()
         full = self._load(load_manifests())
-        promises = self._promises(full)
+        promises = verify.promises(full, self._cluster.folders, WAITING)
         self._reasons(full)
         self._trees(empty, full)
         self._shares(full)
@@ -272,20 +272,6 @@ class Demo:
         cluster.wait("everything to be free again", missing, SETTLE_TIMEOUT_S)
         view.free_counts(full.nodes, latest[0].nodes)
         return verify.all_free(latest[0], cluster.folders)
-
-    def _promises(self, full: Observation) -> list[tuple[str, verify.Problems]]:
-        """Return what must hold while all pods are there, each with what contradicts it in the API and on disk."""
-        folders = self._cluster.folders
-        return [
-            ("every pod that fits got as many GPUs as it asked for, on one node", verify.running(full, WAITING)),
-            ("no GPU was held by two claims, but by two shares or slices that it has room for", verify.held_once(full)),
-            ("podlist.json named each share with its memory and cores", verify.shares(full, folders)),
-            ("the pods that cannot run held nothing, and were told why", verify.waiting(full, WAITING)),
-            ("each claim in use had its CDI spec, and there was no other", verify.cdi_specs(full, folders)),
-            ("a MIG device was there for each slice, and no other", verify.mig_devices(full, folders)),
-            ("podlist.json of every node named these GPUs", verify.podlists(full, folders)),
-            ("the annotations of every pod named these GPUs", verify.pod_annotations(full)),
-        ]
 
     def _checks(self, rows: Sequence[tuple[str, verify.Problems]]) -> bool:
         self._view.section("Checked")

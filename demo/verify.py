@@ -14,6 +14,7 @@ import msgspec
 from dracaena.api.annotations import decode_devices, decode_uuids
 from dracaena.api.attributes import ALL_CORES, CORES_CAPACITY, MEMORY_CAPACITY
 from dracaena.api.errors import BadInputError
+from dracaena.api.holders import Holder, holders_of
 from dracaena.api.names import (
     DEFAULT_DRIVER_NAME,
     ClaimUid,
@@ -23,9 +24,9 @@ from dracaena.api.names import (
     devices_annotation,
     uuids_annotation,
 )
-from dracaena.api.podlist import decode_podlist
+from dracaena.api.podlist import PodlistEntry, decode_podlist
 from dracaena.api.quantity import parse_quantity
-from dracaena.api.resource_objects import DeviceResult, ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
 from dracaena.demo.kubelet import NodeFolders
@@ -33,12 +34,10 @@ from dracaena.demo.observation import Observation, ObservedNode, ObservedPod
 
 Problems = tuple[str, ...]
 
-"""Percent: the ceilings of one GPU's shares add up to at most this."""
-
 
 def running(observation: Observation, waiting: Collection[str]) -> Problems:
     """Every pod but the waiting ones runs on one node with as many different GPUs as it asks for."""
-    problems = []
+    problems: list[str] = []
     for pod in observation.pods:
         if pod.name in waiting:
             continue
@@ -53,16 +52,12 @@ def held_once(observation: Observation) -> Problems:
     """No GPU is held by two claims, unless each has a share of it and they add up to no more than it has, or each has
     slices of it that the others do not have.
     """
-    held: dict[tuple[str, str], list[DeviceResult]] = {}
-    for claim in observation.claims:
-        for result in claim.status.allocation.devices.results if claim.status.allocation else ():
-            if result.driver == DEFAULT_DRIVER_NAME:
-                held.setdefault((result.pool, result.device), []).append(result)
-    problems = []
-    for (pool, device), results in sorted(held.items()):
-        if len(results) > 1 and any(result.share_id is None for result in results):
-            problems.append(f"{pool}/{device} is held {len(results)} times")
-        problems += _overdrawn(observation.node(pool), device, results)
+    held = holders_of(DEFAULT_DRIVER_NAME, observation.claims)
+    problems: list[str] = []
+    for (pool, device), holders in sorted(held.items(), key=lambda item: item[0]):
+        if len(holders) > 1 and any(holder.consumed is None for holder in holders):
+            problems.append(f"{pool}/{device} is held {len(holders)} times")
+        problems += _overdrawn(observation.node(pool), device, holders)
     for node in observation.nodes:
         problems += _overlapping(node, [device for pool, device in sorted(held) if pool == node.name])
     return tuple(problems)
@@ -83,8 +78,8 @@ def _overlapping(node: ObservedNode, devices: Sequence[str]) -> Problems:
     )
 
 
-def _overdrawn(node: ObservedNode | None, device: str, results: Sequence[DeviceResult]) -> Problems:
-    shares = [result.consumed_capacity for result in results if result.share_id is not None]
+def _overdrawn(node: ObservedNode | None, device: str, holders: Sequence[Holder]) -> Problems:
+    shares = [holder.consumed for holder in holders if holder.consumed is not None]
     if node is None or not shares:
         return ()
     there = {MEMORY_CAPACITY: node.machine.gpus[node.ordinals[device]].memory_bytes or 0, CORES_CAPACITY: ALL_CORES}
@@ -98,7 +93,7 @@ def _overdrawn(node: ObservedNode | None, device: str, results: Sequence[DeviceR
 
 def shares(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
     """podlist.json of its node says which shares each running pod has, with the amounts of its claims."""
-    problems = []
+    problems: list[str] = []
     for pod in observation.pods:
         node = observation.node(pod.node)
         if pod.state != "Running" or node is None:
@@ -109,20 +104,25 @@ def shares(observation: Observation, folders: Mapping[str, NodeFolders]) -> Prob
             for result in (claim.status.allocation.devices.results if claim.status.allocation else ())
             if result.share_id is not None
         )
-        try:
-            entries = decode_podlist(folders[node.name].podlist.read_bytes())
-        except (FileNotFoundError, BadInputError) as error:
-            problems.append(f"{node.name}: {error}")
-            continue
+        entries, unread = _entries(node.name, folders[node.name])
+        problems += unread
         seen = sorted(
             (one.gpu, one.share_id, parse_quantity(one.memory).whole(), one.cores)
             for entry in entries
             if (entry.namespace, entry.name) == (pod.pod.metadata.namespace, pod.name)
             for one in entry.shares
         )
-        if seen != expected:
+        if seen != expected and not unread:
             problems.append(f"{node.name}: podlist.json says {seen} of pod {pod.name}, its claims say {expected}")
     return tuple(problems)
+
+
+def _entries(node: str, places: NodeFolders) -> tuple[Sequence[PodlistEntry], Problems]:
+    """Read podlist.json of a node, or say why it cannot be read."""
+    try:
+        return decode_podlist(places.podlist.read_bytes()), ()
+    except (FileNotFoundError, BadInputError) as error:
+        return (), (f"{node}: {error}",)
 
 
 def _amounts(consumed: Mapping[str, str]) -> tuple[int, int]:
@@ -132,7 +132,7 @@ def _amounts(consumed: Mapping[str, str]) -> tuple[int, int]:
 
 def waiting(observation: Observation, names: Collection[str]) -> Problems:
     """These pods are pending without a node, hold no GPU, and say why."""
-    problems = []
+    problems: list[str] = []
     for name in sorted(names):
         pod = observation.pod(name)
         if pod is None:
@@ -148,7 +148,7 @@ def waiting(observation: Observation, names: Collection[str]) -> Problems:
 
 def cdi_specs(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
     """Each claim of a running pod has a CDI spec with exactly its devices, and there is no other spec."""
-    problems = []
+    problems: list[str] = []
     claims_by_node: dict[str, dict[str, ResourceClaim]] = {name: {} for name in folders}
     for pod in observation.pods:
         if pod.state == "Running":
@@ -176,27 +176,24 @@ def _cdi_ids(claim: ResourceClaim) -> list[str]:
 
 def podlists(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
     """podlist.json of every node names the running pods of the node, each with its GPUs, and nobody else."""
-    problems = []
+    problems: list[str] = []
     for node, places in sorted(folders.items()):
         expected = {
             (pod.pod.metadata.namespace, pod.name): sorted(pod.uuids)
             for pod in observation.pods
             if pod.state == "Running" and pod.pod.spec.node_name == node and pod.uuids
         }
-        try:
-            entries = decode_podlist(places.podlist.read_bytes())
-        except (FileNotFoundError, BadInputError) as error:
-            problems.append(f"{node}: {error}")
-            continue
+        entries, unread = _entries(node, places)
+        problems += unread
         seen = {(entry.namespace, entry.name): sorted(entry.gpu_list) for entry in entries}
-        if seen != expected:
+        if seen != expected and not unread:
             problems.append(f"{node}: podlist.json says {seen}, the claims say {expected}")
     return tuple(problems)
 
 
 def mig_devices(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
     """The GPUs that are divided on demand have the claims' MIG devices at their places, and nothing else."""
-    problems = []
+    problems: list[str] = []
     for node in observation.nodes:
         expected = sorted(
             (node.machine.gpus[part.ordinal].uuid, part.profile, part.start, part.size) for part in node.parts
@@ -247,20 +244,27 @@ def _checkpoints(places: NodeFolders) -> list[Path]:
     return sorted(folder.glob("*.json")) if folder.is_dir() else []
 
 
+def promises(
+    observation: Observation, folders: Mapping[str, NodeFolders], names_waiting: Collection[str]
+) -> list[tuple[str, Problems]]:
+    """Return what must hold while all pods are there, each with what contradicts it in the API and on disk."""
+    return [
+        ("every pod that fits got as many GPUs as it asked for, on one node", running(observation, names_waiting)),
+        ("the pods that cannot run held nothing, and were told why", waiting(observation, names_waiting)),
+        ("no GPU was held by two claims, but by two shares or slices that it has room for", held_once(observation)),
+        ("each claim in use had its CDI spec, and there was no other", cdi_specs(observation, folders)),
+        ("podlist.json of every node named these GPUs", podlists(observation, folders)),
+        ("podlist.json named each share with its memory and cores", shares(observation, folders)),
+        ("a MIG device was there for each slice, and no other", mig_devices(observation, folders)),
+        ("the annotations of every pod named these GPUs", pod_annotations(observation)),
+    ]
+
+
 def settled(cluster: DemoCluster, names_waiting: Collection[str]) -> Callable[[Observation], str | None]:
     """Return a check of the whole load for DemoCluster.wait: None if everything holds, else the first problem."""
 
     def first_problem(observation: Observation) -> str | None:
-        problems = (
-            *running(observation, names_waiting),
-            *waiting(observation, names_waiting),
-            *held_once(observation),
-            *cdi_specs(observation, cluster.folders),
-            *podlists(observation, cluster.folders),
-            *shares(observation, cluster.folders),
-            *mig_devices(observation, cluster.folders),
-            *pod_annotations(observation),
-        )
-        return problems[0] if problems else None
+        rows = promises(observation, cluster.folders, names_waiting)
+        return next((problem for _, problems in rows for problem in problems), None)
 
     return first_problem
