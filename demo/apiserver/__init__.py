@@ -31,6 +31,7 @@ Known differences, all on purpose:
 * A bookmark carries the newest version of all kinds, and is sent even if nothing has happened since the last one.
 * Opaque parameters are compared as text, as there; a number that a patch rewrites is printed as Python prints it.
 * Bodies in protobuf are read for the kinds that kubectl creates by itself (``protobuf``), and refused for others (415).
+  So are all bodies in YAML.
 * The state of a pod in a table is one of those that the stand-ins bring about; pods cannot be selected by hostNetwork,
   podIP and podIPs.
 * Answers are JSON only, as objects or as tables: no YAML, protobuf, bare metadata or aggregated discovery. The

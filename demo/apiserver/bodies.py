@@ -1,4 +1,4 @@
-"""Request bodies: text to JSON values (JSON or YAML), and JSON values to canonical documents of a kind."""
+"""Request bodies: text to JSON values, and JSON values to canonical documents of a kind."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from json import scanner
 from typing import Any, Final
-
-import yaml
 
 from dracaena.demo.apiserver.decode import AS_SENT, UnreadableError, decode
 from dracaena.demo.apiserver.deep import OPAQUE_FIELDS, hold_texts
@@ -23,7 +21,6 @@ from dracaena.demo.apiserver.schema import Struct
 Document = dict[str, Any]
 
 JSON: Final = "application/json"
-YAML: Final = "application/yaml"
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
 
 
@@ -45,24 +42,6 @@ def _object(pairs: Iterable[tuple[str, Any]]) -> Parsed:
         names = [name for name, _ in listed]
         parsed.duplicates = tuple(name for at, name in enumerate(names) if name in names[:at])
     return parsed
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: times stay text."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, form) for tag, form in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> Parsed:
-    loader.flatten_mapping(node)
-    return _object((str(loader.construct_object(k)), loader.construct_object(v, deep=True)) for k, v in node.value)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
 class _SpanDecoder(json.JSONDecoder):
@@ -92,15 +71,6 @@ def parse_json(body: bytes) -> Any:
         raise ValueError(f"invalid UTF-8: {error.reason}") from None
 
 
-def parse_yaml(body: bytes) -> Any:
-    """A YAML value (JSON is YAML); ValueError with a short reason."""
-    try:
-        # A subclass of SafeLoader: no tag makes Python objects.
-        return yaml.load(body, Loader=_Loader)  # noqa: S506
-    except yaml.YAMLError as error:
-        raise ValueError(f"yaml: {str(error).splitlines()[0]}") from None
-
-
 def parse_object(body: bytes, media_type: str, kind: str) -> Any:
     """The body of a create or update. 415 for media types that this server cannot read, 400 for broken text."""
     if media_type == PROTOBUF and kind in PROTOBUF_KINDS:
@@ -108,13 +78,12 @@ def parse_object(body: bytes, media_type: str, kind: str) -> Any:
             return read_protobuf(body, kind)
         except ValueError as error:
             raise bad_request(f"the object provided is unrecognized (must be of type {kind}): {error}") from None
-    if media_type not in ("", JSON, YAML, "application/x-yaml", "text/yaml"):
+    if media_type not in ("", JSON):
         raise unsupported_media_type(
-            f"the body of the request was in an unknown format - accepted media types include: {JSON}, {YAML}; "
-            f"this one was sent as {media_type}"
+            f"the embedded API server reads bodies as {JSON}, this one was sent as {media_type}"
         )
     try:
-        return parse_json(body) if media_type in ("", JSON) else parse_yaml(body)
+        return parse_json(body)
     except ValueError as error:
         raise bad_request(f"the body cannot be read as {kind}: {error}") from None
 
@@ -125,13 +94,6 @@ class DecodedBody:
 
     document: Document
     warnings: tuple[str, ...] = ()
-
-
-def _canonical(kind: Kind, raw: Any, now: datetime, opaque: str, version: str) -> tuple[Document, list[str], list[str]]:
-    """The document, what strict validation finds in it, and what clients are always warned about."""
-    read = decode(kind.struct, raw, api_version=kind.api_version, kind=kind.kind, opaque=opaque, version=version)
-    kind.fill(read.document, now, version)
-    return read.document, read.strict_errors, _drop_repeated_owners(read.document["metadata"])
 
 
 def _drop_repeated_owners(metadata: Document) -> list[str]:
@@ -148,15 +110,21 @@ def read_object(kind: Kind, raw: Any, validation: str, now: datetime, version: s
 
     `version`: of Kubernetes; it decides which fields are known.
     """
-    label = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
     _check_type(kind, raw)
     try:
-        document, strict_errors, warnings = _canonical(kind, raw, now, AS_SENT, version)
+        return _read(kind, raw, validation, now, AS_SENT, version)
     except UnreadableError as error:
+        label = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
         raise bad_request(f"{label}: {error}") from None
-    if strict_errors and validation == STRICT:
-        raise bad_request(f"{label}: strict decoding error: {', '.join(strict_errors)}")
-    return DecodedBody(document, (*(strict_errors if validation == WARN else ()), *warnings))
+
+
+def _read(kind: Kind, raw: Any, validation: str, now: datetime, opaque: str, version: str) -> DecodedBody:
+    read = decode(kind.struct, raw, api_version=kind.api_version, kind=kind.kind, opaque=opaque, version=version)
+    if read.strict_errors and validation == STRICT:
+        raise UnreadableError(f"strict decoding error: {', '.join(read.strict_errors)}")
+    kind.fill(read.document, now, version)
+    warnings = _drop_repeated_owners(read.document["metadata"])
+    return DecodedBody(read.document, (*(read.strict_errors if validation == WARN else ()), *warnings))
 
 
 def _check_type(kind: Kind, raw: Any) -> None:
@@ -175,16 +143,9 @@ def _check_type(kind: Kind, raw: Any) -> None:
 def read_patched(kind: Kind, patched: Any, validation: str, now: datetime, opaque: str, version: str) -> DecodedBody:
     """The object that a patch made. What is wrong with it is reported against the patch, as 422."""
     try:
-        document, strict_errors, warnings = _canonical(kind, patched, now, opaque, version)
+        return _read(kind, patched, validation, now, opaque, version)
     except UnreadableError as error:
-        raise _patch_refused(patched, str(error)) from None
-    if strict_errors and validation == STRICT:
-        raise _patch_refused(patched, f"strict decoding error: {', '.join(strict_errors)}")
-    return DecodedBody(document, (*(strict_errors if validation == WARN else ()), *warnings))
-
-
-def _patch_refused(patched: Any, why: str) -> Exception:
-    return invalid(Qualified("", ""), "", [invalid_field("patch", patched, why)])
+        raise invalid(Qualified("", ""), "", [invalid_field("patch", patched, str(error))]) from None
 
 
 def read_plain(struct: Struct, raw: Any, label: str) -> Document:

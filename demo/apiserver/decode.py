@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 
@@ -81,12 +81,14 @@ class _Place:
     strict: list[str] = field(default_factory=list)
     opaque: str = AS_SENT
     version: str = NEWEST
+    fills: bool = True
+    """Whether what is absent gets its default."""
 
     def child(self, name: str) -> _Place:
         return self.item(f".{name}" if self.path else name)
 
     def item(self, mark: str) -> _Place:
-        return _Place(self.kind, self.path + mark, self.strict, self.opaque, self.version)
+        return replace(self, path=self.path + mark)
 
 
 def decode(
@@ -115,8 +117,8 @@ def decode(
 
 
 def zero(struct: Struct) -> dict[str, Any]:
-    """The canonical document with nothing in it."""
-    return decode(struct, {}).document
+    """The canonical document with nothing in it, not even defaults."""
+    return _struct(struct, {}, _Place(struct.name, fills=False))
 
 
 def _struct(struct: Struct, raw: Any, place: _Place, passed: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -147,8 +149,8 @@ def _struct(struct: Struct, raw: Any, place: _Place, passed: tuple[str, ...] = (
             value = _absent(known, place.child(name))
         else:
             continue
-        if value is None and known.default is not None:
-            value = known.default
+        if value is None and known.default and place.fills:
+            value = _field(known, json.loads(known.default), place)
         if value is not None or _writes_null(known):
             document[name] = value
     return document
@@ -161,7 +163,7 @@ def _filled_in(struct: Struct) -> frozenset[str]:
     return frozenset(
         name
         for name, known in struct.fields.items()
-        if known.default is not None or _writes_null(known) or _absent(known, nowhere) is not None
+        if known.default or _writes_null(known) or _absent(known, nowhere) is not None
     )
 
 

@@ -24,6 +24,8 @@ _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 # Finalizers that stand for a garbage collector's work.
 ORPHAN: Final = "orphan"
 FOREGROUND: Final = "foregroundDeletion"
+_CLIENTS: Final = ("generateName", "labels", "annotations", "ownerReferences", "finalizers")
+"""Fields that a client fills in when it creates an object, besides the name."""
 _POLICIES: Final = ("Foreground", "Background", "Orphan")
 
 
@@ -54,19 +56,9 @@ def begin(document: Document, kind: Kind, namespace: str, now: datetime, names: 
     name = metadata.get("name")
     if not name and metadata.get("generateName"):
         name = metadata["generateName"][: limits.GENERATED_NAME_BYTES - limits.GENERATED_SUFFIX_BYTES] + names.suffix()
-    return with_metadata(
-        document,
-        name=name or None,
-        namespace=namespace or None,
-        uid=names.uid(),
-        creationTimestamp=write_time(now),
-        deletionTimestamp=None,
-        deletionGracePeriodSeconds=None,
-        generation=None,
-        selfLink=None,
-        resourceVersion=None,
-        managedFields=None,
-    )
+    kept = {field: metadata[field] for field in _CLIENTS if field in metadata}
+    system = {"name": name, "namespace": namespace, "uid": names.uid(), "creationTimestamp": write_time(now)}
+    return document | {"metadata": kept | {field: value for field, value in system.items() if value}}
 
 
 def require_namespace(document: Document, kind: Kind, namespace: str) -> None:

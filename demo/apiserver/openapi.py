@@ -156,8 +156,8 @@ def _field_schema(known: SchemaField) -> Document:
         schema["x-kubernetes-patch-strategy"] = "merge,retainKeys" if known.retain_keys else "merge"
     if known.merge_key:
         schema["x-kubernetes-patch-merge-key"] = known.merge_key
-    if known.default is not None:
-        schema["default"] = known.default
+    if known.default:
+        schema["default"] = json.loads(known.default)
     return schema
 
 

@@ -180,7 +180,7 @@ DEPLOYMENT: Final = _in_apps(
     "Deployment", "deploy", strategies.DEPLOYMENT, tables.DEPLOYMENT, defaults.deployment_defaults
 )
 REPLICA_SET: Final = _in_apps(
-    "ReplicaSet", "rs", strategies.REPLICA_SET, tables.REPLICA_SET, defaults.replica_set_defaults
+    "ReplicaSet", "rs", strategies.REPLICA_SET, tables.REPLICA_SET, defaults.workload_defaults
 )
 STATEFUL_SET: Final = _in_apps(
     "StatefulSet", "sts", strategies.STATEFUL_SET, tables.STATEFUL_SET, defaults.stateful_set_defaults

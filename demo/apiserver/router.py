@@ -19,7 +19,7 @@ from dracaena.demo.apiserver.errors import (
     not_implemented,
 )
 from dracaena.demo.apiserver.lists import ListPage, read_list
-from dracaena.demo.apiserver.negotiation import accepted, media_type, require_json
+from dracaena.demo.apiserver.negotiation import media_type, require_json, table_version
 from dracaena.demo.apiserver.patches import APPLY_PATCH, MEDIA_TYPES, MERGE_PATCH
 from dracaena.demo.apiserver.paths import DiscoveryPath, ResourcePath, UnknownPathError, parse_path
 from dracaena.demo.apiserver.queries import Query, flag, list_options, version_of_get, write_options
@@ -98,7 +98,7 @@ class Router:
             if request.method != "GET":
                 raise method_not_allowed()
             return _document(200, self._discovery(path))
-        accepted(accept)
+        table_version(accept)
         return self._resource(request, path)
 
     def _plain_page(self, request: ApiRequest) -> ApiAnswer:

@@ -47,7 +47,7 @@ class SchemaField:
     merge: bool = False  # strategic merge patch merges the list …
     merge_key: str = ""  # … by this key (none: a set of scalars)
     retain_keys: bool = False
-    default: str | None = None
+    default: str = ""  # JSON; empty: none
     only: str = ""  # the only version of Kubernetes that has the field; empty: all have it
 
     def is_in(self, version: str) -> bool:
@@ -111,7 +111,7 @@ def _field(name: str, words: list[str], known: dict[str, Struct]) -> SchemaField
         merge="merge" in options,
         merge_key=options.get("merge", ""),
         retain_keys="retainKeys" in options,
-        default=options["default"].strip('"') if "default" in options else None,
+        default=options.get("default", ""),
         only=options.get("only", ""),
     )
 

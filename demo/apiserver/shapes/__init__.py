@@ -4,7 +4,7 @@ These tables are data: names and merge rules of the API of Kubernetes 1.36 and 1
 per line:
 
     TypeName
-        fieldName TYPE [!] [omitzero] [merge[=key]] [retainKeys] [default="value"] [only=VERSION]
+        fieldName TYPE [!] [omitzero] [merge[=key]] [retainKeys] [default=JSON] [only=VERSION]
         unserved otherField …
 
 TYPE is ``string``, ``int32``, ``int64``, ``bool``, ``quantity``, ``intorstring``, ``time``, ``microtime``, ``raw``

@@ -18,8 +18,8 @@ Container
     ports []ContainerPort merge=containerPort
     env []EnvVar merge=name
     resources ResourceRequirements
-    terminationMessagePath string
-    terminationMessagePolicy string
+    terminationMessagePath string default="/dev/termination-log"
+    terminationMessagePolicy string default="File"
     imagePullPolicy string
     stdin bool
     stdinOnce bool
@@ -100,17 +100,17 @@ PodSecurityContext
 PodSpec
     initContainers []Container merge=name
     containers []Container ! merge=name
-    restartPolicy string
-    terminationGracePeriodSeconds *int64
-    dnsPolicy string
+    restartPolicy string default="Always"
+    terminationGracePeriodSeconds *int64 default=30
+    dnsPolicy string default="ClusterFirst"
     nodeSelector {}string
     serviceAccountName string
     serviceAccount string
     automountServiceAccountToken *bool
     nodeName string
-    securityContext *PodSecurityContext
+    securityContext *PodSecurityContext default={}
     affinity *Affinity
-    schedulerName string
+    schedulerName string default="default-scheduler"
     tolerations []Toleration
     priority *int32
     enableServiceLinks *bool

@@ -108,7 +108,7 @@ DeviceSubRequest
     name string !
     deviceClassName string !
     selectors []DeviceSelector
-    allocationMode string
+    allocationMode string default="ExactCount"
     count int64
     tolerations []DeviceToleration
     capacity *CapacityRequirements
@@ -127,7 +127,7 @@ DeviceToleration
 ExactDeviceRequest
     deviceClassName string !
     selectors []DeviceSelector
-    allocationMode string
+    allocationMode string default="ExactCount"
     count int64
     adminAccess *bool
     tolerations []DeviceToleration

@@ -15,12 +15,12 @@ DeploymentCondition
     reason string
     message string
 DeploymentSpec
-    replicas *int32
+    replicas *int32 default=1
     selector *LabelSelector !
     template PodTemplateSpec !
     strategy DeploymentStrategy retainKeys
-    revisionHistoryLimit *int32
-    progressDeadlineSeconds *int32
+    revisionHistoryLimit *int32 default=10
+    progressDeadlineSeconds *int32 default=600
     unserved minReadySeconds paused
 DeploymentStatus
     observedGeneration int64
@@ -33,7 +33,7 @@ DeploymentStatus
     conditions []DeploymentCondition merge=type
     collisionCount *int32
 DeploymentStrategy
-    type string
+    type string default="RollingUpdate"
     rollingUpdate *RollingUpdateDeployment
 Job
     metadata ObjectMeta
@@ -49,14 +49,14 @@ JobCondition
 JobSpec
     parallelism *int32
     completions *int32
-    backoffLimit *int32
+    backoffLimit *int32 default=6
     selector *LabelSelector
-    manualSelector *bool
+    manualSelector *bool default=false
     template PodTemplateSpec !
     ttlSecondsAfterFinished *int32
-    completionMode *string
-    suspend *bool
-    podReplacementPolicy *string
+    completionMode *string default="NonIndexed"
+    suspend *bool default=false
+    podReplacementPolicy *string default="TerminatingOrFailed"
     unserved activeDeadlineSeconds podFailurePolicy successPolicy backoffLimitPerIndex maxFailedIndexes managedBy
     unserved scheduling
 JobStatus
@@ -84,7 +84,7 @@ ReplicaSetCondition
     reason string
     message string
 ReplicaSetSpec
-    replicas *int32
+    replicas *int32 default=1
     selector *LabelSelector !
     template PodTemplateSpec
     unserved minReadySeconds
@@ -113,17 +113,17 @@ StatefulSetCondition
     reason string
     message string
 StatefulSetPersistentVolumeClaimRetentionPolicy
-    whenDeleted string
-    whenScaled string
+    whenDeleted string default="Retain"
+    whenScaled string default="Retain"
 StatefulSetSpec
-    replicas *int32
+    replicas *int32 default=1
     selector *LabelSelector !
     template PodTemplateSpec !
     serviceName string !
-    podManagementPolicy string
+    podManagementPolicy string default="OrderedReady"
     updateStrategy StatefulSetUpdateStrategy
-    revisionHistoryLimit *int32
-    persistentVolumeClaimRetentionPolicy *StatefulSetPersistentVolumeClaimRetentionPolicy
+    revisionHistoryLimit *int32 default=10
+    persistentVolumeClaimRetentionPolicy *StatefulSetPersistentVolumeClaimRetentionPolicy default={}
     unserved volumeClaimTemplates minReadySeconds ordinals
 StatefulSetStatus
     observedGeneration int64
@@ -137,7 +137,7 @@ StatefulSetStatus
     conditions []StatefulSetCondition merge=type
     availableReplicas int32 !
 StatefulSetUpdateStrategy
-    type string
+    type string default="RollingUpdate"
     rollingUpdate *RollingUpdateStatefulSetStrategy
 UncountedTerminatedPods
     succeeded []string

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.demo.apiserver.errors import bad_request
-from dracaena.demo.apiserver.negotiation import accepted
+from dracaena.demo.apiserver.negotiation import table_version
 from dracaena.demo.apiserver.queries import Query
 from dracaena.demo.apiserver.resources import Kind
 from dracaena.demo.apiserver.storage import Stored
@@ -74,15 +74,13 @@ def table_form(accept: str, query: Query) -> TableForm | None:
 
     406 if the client accepts neither.
     """
-    chosen = accepted(accept)
-    if chosen.table_version is None:
+    version = table_version(accept)
+    if not version:
         return None
     included = query.get("includeObject", "")
     if included not in _INCLUDED:
-        why = "must be 'Metadata', 'Object', 'None', or empty"
-        shown = json.dumps(included, ensure_ascii=False)
-        raise bad_request(f"Unable to convert to Table as requested: includeObject: Invalid value: {shown}: {why}")
-    return TableForm(chosen.table_version, included)
+        raise bad_request(f"includeObject is Metadata, Object, None or empty, not {included!r}")
+    return TableForm(version, included)
 
 
 def _json(document: Document) -> bytes:

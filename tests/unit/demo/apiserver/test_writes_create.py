@@ -140,11 +140,6 @@ def test_another_kind_is_a_bad_request(api, pod):
     assert "expected a ResourceSlice of resource.k8s.io/v1, not a Pod of v1" in reply.body["message"]
 
 
-def test_a_yaml_body_is_read(api):
-    reply = api.send("POST", "/api/v1/nodes", b"metadata:\n  name: n\n", form="application/yaml")
-    assert (reply.code, reply.body["metadata"]["name"]) == (201, "n")
-
-
 def test_labels_annotations_finalizers_and_owners_are_checked(api, pod):
     metadata = {
         "labels": {"-a": "b", "a": "@"},

@@ -37,5 +37,5 @@ def test_what_is_no_form_of_this_server_is_not_acceptable() -> None:
 def test_how_much_of_an_object_is_included_is_read_for_tables_alone() -> None:
     assert table_form(TABLE, {"includeObject": "None"}) == TableForm("v1", "None")
     assert table_form("application/json", {"includeObject": "All"}) is None
-    with pytest.raises(ApiError, match="must be 'Metadata', 'Object', 'None', or empty"):
+    with pytest.raises(ApiError, match="is Metadata, Object, None or empty, not 'All'"):
         table_form(TABLE, {"includeObject": "All"})
