@@ -34,8 +34,15 @@ export function refill(place, ...children) {
   const key = place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   const open = new Set([...place.querySelectorAll("details[open][data-key]")].map((each) => each.dataset.key));
   fill(place, ...children);
-  for (const each of place.querySelectorAll("details[data-key]")) if (open.has(each.dataset.key)) each.open = true;
+  for (const each of place.querySelectorAll("details[data-key]")) if (open.has(each.dataset.key)) { each.unfold?.(); each.open = true; }
   if (key) [...place.querySelectorAll("[data-key]")].find((each) => each.dataset.key === key)?.focus({ preventScroll: true });
+}
+
+// What is made only once it is unfolded: 200 workloads have 4,000 pods.
+export function folded(key, title, content) {
+  const made = h("details", { "data-key": key, ontoggle: () => made.unfold() }, h("summary", {}, title));
+  made.unfold = () => { if (made.children.length === 1) made.append(...content().filter(Boolean)); };
+  return made;
 }
 
 const FAULTS = { "gpu-lost": "lost", silent: "no answer", "driver-mismatch": "driver mismatch", "driver-released": "driver released", "row-remap=pending": "row remap pending", "row-remap=failed": "row remap failed", "fabric=not-started": "fabric not started", "fabric=failed": "fabric failed", "page-retirement=pending": "page retirement pending", "recovery-action=reset": "needs a reset" };

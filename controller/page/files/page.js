@@ -8,7 +8,6 @@ import { empty, REASONS, sideView, teamsView, waitingView } from "./views.js";
 
 const SHORTEST_MS = 1000; // between two looks at what changed
 const AGAIN_MS = 5000; // after an answer that did not come
-const AGAIN_HIDDEN_MS = 20000; // the same while nobody looks
 const USE_MS = 5000; // between two looks at what the GPUs of the open node do
 const STEPS = [0, 1, 2, 4, 8, 16];
 const SHOWS = { failed: ["Failed", /[!%]/], informs: ["Fault reported, still allocated", null], closed: ["Closed to new pods", null], parts: ["In parts", /[+*]/], missing: ["Not published", /x/] };
@@ -285,6 +284,10 @@ function refresh() {
 }
 function refreshBeside() { if (!document.hidden) refresh().catch((error) => fail(error)); }
 
+// A browser has six connections to a host, and one that follows holds one: tabs that nobody sees give theirs back.
+class Unseen extends Error { constructor() { super("nobody looks"); } }
+async function shown() { while (document.hidden) await new Promise((done) => addEventListener("visibilitychange", done, { once: true })); }
+
 let loop = 0; // number of the loop that keeps up: an older one ends
 let fail = notFollowing; // what is done where the page cannot be refreshed
 function notFollowing(error) { say(`not live: ${error.message}`, false); }
@@ -298,10 +301,12 @@ async function keepUp() {
   while (mine === loop) {
     try {
       await refresh();
+      await shown();
       if (mine !== loop) return;
       const stream = await follow((number_) => { if (number_ !== data?.number) refreshBeside(); });
       if (mine !== loop) return stream.close(new Error("signed in again"));
       fail = stream.close;
+      if (document.hidden) fail(new Unseen());
       say("live", true);
       try { await stream.ended; } finally { if (mine === loop) fail = notFollowing; }
       if (mine !== loop) return;
@@ -310,8 +315,9 @@ async function keepUp() {
     } catch (error) {
       if (mine !== loop) return;
       if (error instanceof Refused) return login(error.message);
+      if (error instanceof Unseen) { say("connecting again", false); await shown(); continue; }
       say(`not live: ${error.message}`, false);
-      await sleep(document.hidden ? AGAIN_HIDDEN_MS : AGAIN_MS);
+      await sleep(AGAIN_MS);
     }
   }
 }
@@ -391,6 +397,6 @@ at("login").addEventListener("submit", (event) => {
   at("token").value = "";
   keepUp();
 });
-addEventListener("visibilitychange", () => { if (data) refreshBeside(); });
+addEventListener("visibilitychange", () => { if (document.hidden && fail !== notFollowing) fail(new Unseen()); });
 setInterval(lookAtUse, USE_MS);
 keepUp();

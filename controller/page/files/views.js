@@ -1,6 +1,6 @@
 // Who waits and why; who holds what; and both in short beside the fleet on wide screens.
 import { fresh, link } from "./address.js";
-import { age, count, gibibytes, h, number } from "./elements.js";
+import { age, count, folded, gibibytes, h, number } from "./elements.js";
 
 // The reasons of the metrics (api: dracaena_controller_waiting_pods), for people; a test knows of one that is missing.
 export const REASONS = {
@@ -54,9 +54,9 @@ function card(group, state) {
       h("p", { class: "quiet" }, group.pods === 1 ? `waits ${age(group.oldestSeconds)}` : `the first waits ${age(group.oldestSeconds)}, the last ${age(group.newestSeconds)}`))),
     h("div", {}, h("p", { class: "why" }, REASONS[group.reason] ?? group.reason), whyText(group), helpList(group.help)),
     group.obstacles.length ? h("div", {}, obstacleList(group, state)) : null,
-    group.pods > 1 || group.kind !== "Pod" ? h("details", { "data-key": `pods-${key}` }, h("summary", {}, count(group.pods, "pod")),
+    group.pods > 1 || group.kind !== "Pod" ? folded(`pods-${key}`, count(group.pods, "pod"), () => [
       h("ul", { class: "podlist" }, group.first.map((pod) => h("li", {}, podLink(state, group.namespace, pod)))),
-      rest > 0 ? h("p", { class: "quiet" }, `${count(rest, "more pod")} of this workload ${rest === 1 ? "waits" : "wait"} for the same reason.`) : null) : h("p", {}, "Pod ", podLink(state, group.namespace, group.name)));
+      rest > 0 ? h("p", { class: "quiet" }, `${count(rest, "more pod")} of this workload ${rest === 1 ? "waits" : "wait"} for the same reason.`) : null]) : h("p", {}, "Pod ", podLink(state, group.namespace, group.name)));
 }
 
 // How much of a limit is held; undefined: there is none. All of a limit of 0 is held from the start.
