@@ -29,8 +29,15 @@ from dracaena.api.topology_levels import DEFAULT_LEVELS, NO_LEVELS, TopologyLeve
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Reasons, Unsatisfied, ended
-from dracaena.controller.allocation.gang.gang_allocator import GangAllocation, GangAllocator, domains_of
-from dracaena.controller.allocation.gang.question import GangRefusal
+from dracaena.controller.allocation.gang.domains import Domains
+from dracaena.controller.allocation.gang.gang_allocator import (
+    HOSTNAME,
+    GangAllocation,
+    GangAllocator,
+    GangRules,
+    domains_of,
+)
+from dracaena.controller.allocation.gang.question import NODE, GangRefusal, Rails
 from dracaena.controller.allocation.gang.words import members_in_words, place_in_words
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.request import Refused
@@ -38,6 +45,7 @@ from dracaena.controller.allocation.result import Allocation, allocated_claim, c
 from dracaena.controller.allocation.state.gangs import Family, family_of
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
+from dracaena.controller.allocation.state.rails import rails_of_kind
 from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.controller.state.quotas import Quotas
@@ -45,6 +53,11 @@ from dracaena.controller.state.remedy_trials import RemedyTrials
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
 """Of allocations that are never written."""
+
+_REQUIRED_LEVEL: Final = "kueue.x-k8s.io/podset-required-topology"
+_PREFERRED_LEVEL: Final = "kueue.x-k8s.io/podset-preferred-topology"
+"""Annotations of pod templates whose value is the label of a level: apis/kueue/v1beta1/topology_types.go of
+kubernetes-sigs/kueue."""
 
 _POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a generated claim: the entry of its pod."""
@@ -236,9 +249,11 @@ class Simulation:
             return "some of its claims are allocated, or several of its pods name one"
         kin = self.inventory.kin(members[0])
         fixed = () if kin is None else tuple(sorted(name for name in kin.siblings if self.inventory.offers(name)))
-        found = self._gangs.allocate(
-            self.inventory, waiting, domains_of(self.inventory), fixed=fixed, is_over=self.limit()
-        )
+        domains = domains_of(self.inventory)
+        rules = self._gang_rules(members[0], domains)
+        if isinstance(rules, str):
+            return rules
+        found = self._gangs.allocate(self.inventory, waiting, domains, rules, fixed=fixed, is_over=self.limit())
         if not isinstance(found, GangAllocation):
             return found.text if isinstance(found, Refused) else found
         for number, allocation in enumerate(found.allocations):
@@ -255,6 +270,18 @@ class Simulation:
                 return answer.text
             commit(self.inventory, allocation)
         return found
+
+    def _gang_rules(self, pod: Pod, domains: Domains) -> GangRules | str:
+        """Return what holds for a gang, as the annotations of a pod say; or why it cannot hold."""
+        labels, names = self.inventory.levels.labels, self.inventory.levels.names
+        known = {HOSTNAME: NODE, **dict(zip(labels, names, strict=True))}
+        required, preferred = (pod.metadata.annotations.get(key) for key in (_REQUIRED_LEVEL, _PREFERRED_LEVEL))
+        heights = [
+            None if label is None else domains.height_of(known.get(label, "")) for label in (required, preferred)
+        ]
+        if required is not None and heights[0] is None:
+            return f"its annotation {_REQUIRED_LEVEL} names {required}, which is no level that a node has"
+        return GangRules(heights[0], heights[1], Rails.PREFERRED, rails_of_kind)
 
     def _gpus(self, keys: Sequence[str]) -> int:
         """Return how many devices claims ask for, of which the first alternatives count."""

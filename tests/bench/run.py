@@ -33,6 +33,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "queue": "bench.queueing",
         "mixed": "bench.mixed",
         "siblings": "bench.siblings",
+        "gangs": "bench.gangs",
         "shares": "bench.shares",
         "decision": "bench.decision",
         "quotas": "bench.quotas",
@@ -58,7 +59,7 @@ COUNTED: Final = ("mixed", "siblings", "shares", "queue", "mig", "quality", "rin
 """Sections whose figures are counted in seeded runs, the longest first. They are the same whatever else the machine
 does, so these run at once, one on each core."""
 
-WITH_LONG_FORM: Final = frozenset({"queue", "mixed", "siblings", "page", "start"})
+WITH_LONG_FORM: Final = frozenset({"queue", "mixed", "siblings", "gangs", "page", "start"})
 """Sections whose rows() takes `long`."""
 
 NOT_MEASURED: Final = (

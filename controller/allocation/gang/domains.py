@@ -27,6 +27,10 @@ class Domains:
         """The height of the whole cluster."""
         return len(self.names) - 1
 
+    def height_of(self, level: str) -> int | None:
+        """Return the height of a level by its name; None: no node names it."""
+        return self.names.index(level) if level in self.names else None
+
     def domain(self, node: str, height: int) -> str:
         """Return the domain of a node; its own name where it is in none."""
         if height == self.cluster:

@@ -6,8 +6,9 @@ each class; then each pod gets its devices as if it were alone with them on that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dracaena.api.objects import Pod
@@ -15,7 +16,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, Member
 from dracaena.controller.allocation.effort import OverdueError, never
 from dracaena.controller.allocation.gang.domains import Domains
-from dracaena.controller.allocation.gang.question import GangPlan, GangQuestion, GangRefusal, MemberClass, Rails
+from dracaena.controller.allocation.gang.question import GangPlan, GangQuestion, GangRefusal, MemberClass, Rails, Seat
 from dracaena.controller.allocation.gang.solver import GangSolver
 from dracaena.controller.allocation.nodes.node_resources import ResourceDemand
 from dracaena.controller.allocation.nodes.placement.placed_pods import pod_facts
@@ -104,15 +105,23 @@ class GangAllocator:
             refused: GangRefusal | Refused | None = None
             for number in range(MAX_COMBINATIONS):
                 read = self._read(inventory, members, number)
-                if read is None or isinstance(read, Refused):
-                    return refused or read or Refused(RefusalKind.UNSUPPORTED, "nothing is left to decide", False)
+                if read is None:
+                    break
+                if isinstance(read, Refused):
+                    refused = refused or read
+                    break
                 found = self._decide(inventory, read, members, domains, rules, fixed)
                 if isinstance(found, GangAllocation):
                     return found
                 refused = refused or found
+            assert refused is not None, "each pod has a first alternative"
+            may_share = not fixed and any(map(inventory.is_mixed, inventory.buckets))
+            is_hopeless = isinstance(refused, Refused) and refused.kind is not RefusalKind.UNSUPPORTED
+            if may_share and not is_hopeless:
+                return self._on_one_node(inventory, members, is_over) or refused
+            return refused
         except OverdueError:
             return Refused(RefusalKind.TOO_LONG, "the choice for all pods at once takes too long", True)
-        return refused or Refused(RefusalKind.LIMIT, "too many alternatives", True)
 
     def _read(self, inventory: Inventory, members: Sequence[PodClaims], number: int) -> list[Member] | Refused | None:
         """Read all members with the alternatives of that number, or the last that they have; None: none has so many."""
@@ -123,6 +132,31 @@ class GangAllocator:
                 return found
             read.append(found)
         return read if number == 0 or any(one.alternative == number for one in read) else None
+
+    def _on_one_node(
+        self, inventory: Inventory, members: Sequence[PodClaims], is_over: Callable[[int], bool]
+    ) -> GangAllocation | None:
+        """Decide for members that ask for more than whole GPUs, if one node can serve all: for the rules they are one
+        pod with all claims, so no member gets what another one cannot do without."""
+        pod, claims = members[0][0], [claim for _, mine in members for claim in mine]
+        demands = [inventory.resource_demand(one) for one, _ in members]
+        wanted: Counter[str] = Counter()
+        for demand in demands:
+            wanted.update(dict(demand.amounts))
+        barred = {}
+        for name in inventory.nodes.names:
+            left = inventory.resources.left(name)
+            if left is not None and any(left.get(resource, 0) < amount for resource, amount in wanted.items()):
+                barred[name] = "with too little room for all pods of the gang"
+        found = self._allocator.allocate(inventory, pod, claims, barred=barred, is_over=is_over)
+        if not isinstance(found, Allocation):
+            return None
+        made, served = [], {entry.claim.key: entry for entry in found.claims}
+        for one, mine in members:
+            if self._allocator.unfit(inventory, one, mine, found.node) is not None:
+                return None
+            made.append(replace(found, claims=tuple(served[claim.key] for claim in mine if claim.key in served)))
+        return GangAllocation(GangPlan(0, found.node, (Seat(found.node, ()),)), tuple(made))
 
     def _decide(
         self,

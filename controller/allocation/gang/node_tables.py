@@ -94,6 +94,8 @@ class NodeTables:
         self._own: dict[tuple[NodeKind, int, int], tuple[Score, tuple[int, ...]]] = {}
         self._sets: dict[tuple[NodeKind, int, int], list[int]] = {}
         self._apart: dict[NodeKind, tuple[int, ...]] = {}
+        self._rails_of_kind: dict[NodeKind, Sequence[Rail]] = {}
+        self._by_rails: dict[tuple[NodeKind, int, int], dict[tuple[int, ...], list[int]]] = {}
         self._railed: dict[tuple[NodeKind, int], dict[tuple[int, ...], int]] = {}
 
     def head(self, cost: int) -> int:
@@ -121,22 +123,26 @@ class NodeTables:
             count = self._free_by_rail(kind, free)
             for number, member in enumerate(self._question.classes):
                 if member.gpus == self._largest:
-                    for rails in {self.rails_of(kind, mask) for mask in self._usable_sets(kind, number, free)}:
-                        if rails is not None:
-                            found[rails] = min(count[rail] // rails.count(rail) for rail in rails)
+                    for rails in self._sets_by_rails(kind, number, free):
+                        found[rails] = min(count[rail] // rails.count(rail) for rail in rails)
         return found
 
     def _free_by_rail(self, kind: NodeKind, free: int) -> Counter[Rail]:
-        assert self._question.rails_of is not None
-        rails = self._question.rails_of(kind)
+        rails = self._rails(kind)
         return Counter(rails[ordinal] for ordinal in ordinals_of(free))
 
     def rails_of(self, kind: NodeKind, mask: int) -> tuple[int, ...] | None:
         """Return the rails of a set, ascending; None if one of its GPUs has none."""
-        assert self._question.rails_of is not None
-        rails = self._question.rails_of(kind)
+        rails = self._rails(kind)
         found = [rails[ordinal] for ordinal in ordinals_of(mask)]
         return tuple(sorted(rail for rail in found if rail is not None)) if None not in found else None
+
+    def _rails(self, kind: NodeKind) -> Sequence[Rail]:
+        found = self._rails_of_kind.get(kind)
+        if found is None:
+            assert self._question.rails_of is not None
+            found = self._rails_of_kind[kind] = self._question.rails_of(kind)
+        return found
 
     # Inside
 
@@ -148,7 +154,10 @@ class NodeTables:
         layers: dict[Pattern, _Layer] = {zero: {0: ((), nothing)}}
         for number, cap in enumerate(caps):
             front = dict(layers)
-            for _ in range(cap):
+            most = cap
+            if rails is not None and self._question.classes[number].gpus == len(rails):
+                most = min(cap, self.railed(kind, free).get(rails, 0))
+            for _ in range(most):
                 grown: dict[Pattern, _Layer] = {}
                 for pattern, by_used in front.items():
                     more = _with_one(pattern, number)
@@ -184,9 +193,8 @@ class NodeTables:
     ) -> None:
         """Add a member of a class to each way to use GPUs."""
         for used, (own, sets) in by_used.items():
-            for mask in self._usable_sets(kind, number, free & ~used):
-                if rails is not None and not self._is_on(kind, mask, rails):
-                    continue
+            left = free & ~used
+            for mask in self._usable_sets(kind, number, left) if rails is None else self._on(kind, number, left, rails):
                 value = self._own_of(kind, number, mask)[1]
                 together = tuple(map(int.__add__, own, value)) if own else value
                 after = used | mask
@@ -195,10 +203,23 @@ class NodeTables:
                     grown[after] = together, (*sets[:number], (*sets[number], mask), *sets[number + 1 :])
             self._effort.charge(SET_STEPS, Work.SETS)
 
-    def _is_on(self, kind: NodeKind, mask: int, rails: tuple[int, ...]) -> bool:
-        """Whether a set is on the gang's rails: on all, or for a member with fewer GPUs on some of them."""
-        own = self.rails_of(kind, mask)
-        return own is not None and (own == rails if len(own) == len(rails) else Counter(own) <= Counter(rails))
+    def _on(self, kind: NodeKind, number: int, free: int, rails: tuple[int, ...]) -> Sequence[int]:
+        """Return the sets that are on the gang's rails: on all, or for a member with fewer GPUs on some of them."""
+        by_rails = self._sets_by_rails(kind, number, free)
+        if self._question.classes[number].gpus == len(rails):
+            return by_rails.get(rails, ())
+        wanted = Counter(rails)
+        return [mask for own, masks in by_rails.items() if Counter(own) <= wanted for mask in masks]
+
+    def _sets_by_rails(self, kind: NodeKind, number: int, free: int) -> Mapping[tuple[int, ...], Sequence[int]]:
+        found = self._by_rails.get((kind, number, free))
+        if found is None:
+            found = self._by_rails[kind, number, free] = {}
+            for mask in self._usable_sets(kind, number, free):
+                rails = self.rails_of(kind, mask)
+                if rails is not None:
+                    found.setdefault(rails, []).append(mask)
+        return found
 
     def _best_of(
         self, kind: NodeKind, free: int, pattern: Pattern, by_used: _Layer, rails: tuple[int, ...] | None
@@ -257,7 +278,7 @@ class NodeTables:
 
     def _rail_masks(self, kind: NodeKind) -> Iterator[int]:
         by_rail: dict[Rail, int] = {}
-        for ordinal, rail in enumerate(self._question.rails_of(kind) if self._question.rails_of is not None else ()):
+        for ordinal, rail in enumerate(self._rails(kind) if self._question.rails_of is not None else ()):
             by_rail[rail] = by_rail.get(rail, 0) | 1 << ordinal
         yield from by_rail.values()
 

@@ -301,6 +301,32 @@ def test_a_gang_stays_in_one_rack_if_one_holds_it(run: Run, node: Callable[..., 
     )
 
 
+def test_a_gang_does_not_leave_the_level_that_its_annotation_requires(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    files = [node(name, "dgx-1v", with_object=False) for name in ("worker-1", "worker-2")]
+    labels = {"worker-1": "a", "worker-2": "b"}
+    nodes = [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {"topology.kubernetes.io/rack": rack}},
+        }
+        for name, rack in labels.items()
+    ]
+    for level, reason in (
+        ("topology.kubernetes.io/rack", "1 pod of 2 would fit in the best rack (a)"),
+        ("example.com/row", "names example.com/row, which is no level that a node has"),
+    ):
+        job = indexed_job(2, "eight")
+        annotations = {"kueue.x-k8s.io/podset-required-topology": level}
+        job["spec"]["template"]["metadata"] = {"annotations": annotations}
+        path = written(tmp_path / "job.yaml", *nodes, template("eight", 8), job)
+        found = outcomes(run, *files, path)
+        assert found[0]["gang"]["placed"] is False
+        assert reason in found[0]["gang"]["reason"]
+
+
 def test_a_gang_that_does_not_fit_says_how_close_each_level_comes_and_its_pods_are_decided_one_by_one(
     run: Run, node: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from bench.machines import recorded
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.gang.domains import Domains
 from dracaena.controller.allocation.gang.gang_allocator import (
     MOST_MEMBERS,
@@ -25,9 +25,23 @@ from dracaena.controller.allocation.gang.question import GangRefusal, Rails
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.state.inventory import Inventory
-from support.allocation import DRIVER, claim, device_class, node, pod, pool_slice, request
+from dracaena.controller.simulation import make_inventory
+from support import mig_tables
+from support.allocation import (
+    DRIVER,
+    blocks,
+    claim,
+    device_class,
+    give_back,
+    machine,
+    node,
+    pod,
+    pool_slice,
+    request,
+)
 from support.clusters import CLASSES, put_into_cliques, random_claims, random_cluster, random_pod
 from support.inventories import filled
+from support.mig_nodes import mig_classes, mig_slices
 from support.random_gangs import rails_by_ordinal
 from support.seeds import sampled
 
@@ -215,9 +229,34 @@ def test_preferred_rails_cost_no_bandwidth() -> None:
     assert {one.choice.score.bandwidth_gb_s for one in found.allocations} == {450}
 
 
+def test_two_pods_that_take_anything_share_a_gpu_that_is_whole_or_in_parts() -> None:
+    # kubernetes/kubernetes#138765: pod by pod the first takes the whole, and nothing is left for the second.
+    product = next(one for one in vars(mig_tables).values() if isinstance(one, mig_tables.Product))
+    one_gpu = machine("one", blocks(1, inside="PIX", outside="PIX"))
+    inventory = make_inventory(
+        DRIVER,
+        nodes=[node("n1")],
+        slices=mig_slices("n1", one_gpu, [product]),
+        classes=[*mig_classes(), device_class("any")],
+    )
+    gang = [(pod(name), [claim(name, request(device_class="any"))]) for name in ("a", "b")]
+    alone = Allocator()
+    first = alone.allocate(inventory, *gang[0])
+    assert isinstance(first, Allocation)
+    commit(inventory, first)
+    assert isinstance(alone.allocate(inventory, *gang[1]), NoFit)
+    give_back(inventory, first)
+    found = planned(GangAllocator(Allocator()).allocate(inventory, gang, NO_DOMAINS))
+    devices = [one.claims[0].results[0].device for one in found.allocations]
+    assert len(set(devices)) == 2
+    for one in found.allocations:
+        commit(inventory, one)
+    inventory.check()
+
+
 def test_what_is_no_gang_of_whole_gpus_is_said() -> None:
     inventory = hgx(2)
-    gang = [(pod(f"p{n}"), [claim(f"p{n}", request(allocationMode="All", count=0))]) for n in range(2)]
+    gang = [(pod(f"p{n}"), [claim(f"p{n}", request(allocationMode="All", count=0))]) for n in range(3)]
     found = priced(inventory).allocate(inventory, gang, NO_DOMAINS)
     assert isinstance(found, Refused)
     assert "only pods that ask for whole GPUs are decided together" in found.text

@@ -43,8 +43,12 @@ def _of_the_first_alone(together: Callable[..., Any]) -> Callable[..., Any]:
     return lambda pods, _node: together(pods, pods[0])
 
 
+def _on_any_rails(_: object) -> Callable[..., Any]:
+    return lambda tables, kind, number, free, _rails: tables._usable_sets(kind, number, free)
+
+
 FAULTS = {
-    "members on other rails": Fault(NodeTables, "_is_on", lambda _: lambda *_: True, (6, 21)),
+    "members on other rails": Fault(NodeTables, "_on", _on_any_rails, (6, 21)),
     "classes share more cpu than there is": Fault(NodeTables, "_has_room", lambda _: lambda *_: True, (89, 196)),
     "gpus count as alike that a selector tells apart": Fault(
         NodeTables, "_apart_on", lambda _: lambda *_: (), (38, 107)
