@@ -103,6 +103,9 @@ class _Search:
     def __init__(self, question: GangQuestion, domains: Domains, tables: NodeTables, effort: Effort) -> None:
         self._question, self._domains, self._tables, self._effort = question, domains, tables, effort
         self._counts = question.counts
+        most = max(one.gpus for one in question.classes)
+        self._largest = tuple(number for number, one in enumerate(question.classes) if one.gpus == most)
+        self._largest_count = sum(self._counts[number] for number in self._largest)
         self._table_of: dict[tuple[_Like, RailSet], NodeTable] = {}
         self._best: GangPlan | None = None
         self._best_key: tuple[object, ...] = ()
@@ -223,29 +226,37 @@ class _Search:
             return
         left = sum(like.free.bit_count() * len(names) for like, names in nodes.items()) - self._question.gpus
         inside = [list(self._split(nodes, below).values()) for below in self._domains.below(height)]
-        is_required = self._question.rails is Rails.REQUIRED
-        for rails in self._rail_sets(nodes) if is_required else (None,):
-            if self._holds(self._rooms(nodes, rails)):
-                parts = tuple(self._fewest(domains, rails) for domains in inside)
-                yield _Bound(parts, self._tables.head(self._least_cost(nodes, rails)), left, domain, nodes, rails)
+        if self._question.rails is not Rails.REQUIRED:
+            parts = tuple(self._fewest([self._rooms(part, None) for part in each], self._counts) for each in inside)
+            yield _Bound(parts, self._tables.head(self._least_cost(nodes, None)), left, domain, nodes)
+            return
+        rooms = [[self._railed_room(part) for part in each] for each in inside]
+        for rails in self._rail_sets(nodes):
+            parts = tuple(
+                self._fewest([(room.get(rails, 0),) for room in each], (self._largest_count,)) for each in rooms
+            )
+            yield _Bound(parts, self._tables.head(self._least_cost(nodes, rails)), left, domain, nodes, rails)
 
     def _rail_sets(self, nodes: _Nodes) -> list[tuple[int, ...]]:
-        """Return the rails that the largest members may be on together."""
-        if self._question.fixed_rails is not None:
-            return [self._question.fixed_rails]
+        """Return the rails that there is room on for all members with the most GPUs."""
+        fixed = self._question.fixed_rails
+        room = self._railed_room(nodes)
+        return sorted(one for one, most in room.items() if most >= self._largest_count and fixed in (None, one))
+
+    def _railed_room(self, nodes: _Nodes) -> Mapping[tuple[int, ...], int]:
+        """Return for how many members with the most GPUs there is room at most, by their rails."""
         room: dict[tuple[int, ...], int] = {}
         for like, names in nodes.items():
-            count = len(names)
+            cap, count = sum(like.caps[number] for number in self._largest), len(names)
             for rails, most in self._tables.railed(like.kind, like.free).items():
-                room[rails] = room.get(rails, 0) + most * count
-        largest = max(self._question.classes, key=lambda one: one.gpus)
-        return sorted(rails for rails, most in room.items() if most >= largest.count)
+                room[rails] = room.get(rails, 0) + min(most, cap) * count
+        return room
 
-    def _fewest(self, domains: Sequence[_Nodes], rails: RailSet) -> int:
-        """Return how many of some domains it takes at least to have room for each class by itself."""
-        rooms = [self._rooms(nodes, rails) for nodes in domains]
+    @staticmethod
+    def _fewest(rooms: Sequence[Pattern], counts: Pattern) -> int:
+        """Return how many domains with these rooms it takes at least to have room for each class by itself."""
         least = 1
-        for number, count in enumerate(self._counts):
+        for number, count in enumerate(counts):
             held = 0
             for used, room in enumerate(sorted((one[number] for one in rooms), reverse=True), 1):
                 held += room
@@ -257,7 +268,11 @@ class _Search:
     def _least_cost(self, nodes: _Nodes, rails: RailSet) -> int:
         """Return a cost that no plan is below: each member at the best share that any node offers to its class."""
         cost = 0
-        tables = [(self._table(like, rails), len(names)) for like, names in nodes.items()]
+        tables = [
+            (self._table(like, rails), len(names))
+            for like, names in nodes.items()
+            if rails is None or len(self._counts) > 1 or rails in self._tables.railed(like.kind, like.free)
+        ]
         for number, left in enumerate(self._counts):
             offers = sorted((table.shares[number], table.most[number] * count) for table, count in tables)
             served = 0
@@ -378,24 +393,15 @@ class _Search:
         for domain, nodes in sorted(self._at(height, every).items()):
             same = len(every[next(iter(nodes))]) if height == 0 and not fixed else 1
             count += same
-            rails = self._rail_sets_in_refusal(nodes)
-            pods = 0
-            for one in rails:
-                rooms = self._rooms(nodes, one)
-                pods = max(pods, sum(map(min, rooms, self._counts)))
-                if self._holds(rooms):
-                    holding += same
-                    break
+            rooms = self._rooms(nodes, None)
+            pods, holds = sum(map(min, rooms, self._counts)), self._holds(rooms)
+            if self._question.rails is Rails.REQUIRED:
+                railed = max(self._railed_room(nodes).values(), default=0)
+                pods, holds = min(pods, railed), holds and bool(self._rail_sets(nodes))
+            holding += same * holds
             if pods > most:
                 best, most = domain, pods
         return LevelRoom(self._domains.names[height], count, holding, best, most)
-
-    def _rail_sets_in_refusal(self, nodes: _Nodes) -> Sequence[RailSet]:
-        if self._question.rails is not Rails.REQUIRED:
-            return (None,)
-        if self._question.fixed_rails is not None:
-            return (self._question.fixed_rails,)
-        return sorted({rails for like in nodes for rails in self._tables.railed(like.kind, like.free)})
 
 
 def _room_order(rooms: Pattern) -> int:

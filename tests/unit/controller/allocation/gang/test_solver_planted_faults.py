@@ -48,7 +48,7 @@ def _on_any_rails(_: object) -> Callable[..., Any]:
 
 
 FAULTS = {
-    "members on other rails": Fault(NodeTables, "_on", _on_any_rails, (6, 21)),
+    "members on other rails": Fault(NodeTables, "_on", _on_any_rails, (21, 38)),
     "classes share more cpu than there is": Fault(NodeTables, "_has_room", lambda _: lambda *_: True, (89, 196)),
     "gpus count as alike that a selector tells apart": Fault(
         NodeTables, "_apart_on", lambda _: lambda *_: (), (38, 107)
