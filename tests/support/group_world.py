@@ -61,6 +61,8 @@ class Group:
     """Of its PodGroup object; None: the server does not serve them."""
     missing: int = 0
     """How many of its pods, the last ones, nobody creates."""
+    spread_s: int = 0
+    """How much later than the first its last pods are created."""
     told_s: int = 0
     """How much later than the pods its PodGroup object is seen."""
 
@@ -96,8 +98,12 @@ class GroupWorld:
     def step(self) -> None:
         """One second: pods come and end, kube-scheduler tries, decisions are made."""
         self.now_s += 1
-        coming = [(number, group) for number, group in enumerate(self.groups) if group.at_s == self.now_s]
-        come = [(number, index) for number, group in coming for index in range(group.coming)]
+        come = [
+            (number, index)
+            for number, group in enumerate(self.groups)
+            for index in range(group.coming)
+            if group.at_s + index % (group.spread_s + 1) == self.now_s
+        ]
         come.sort(key=lambda one: random.Random(f"{self.seed} {one}").random())  # whoever else comes
         self._tell_of_groups()
         for number, index in come:
@@ -202,7 +208,10 @@ def with_hopeless(world: GroupWorld) -> GroupWorld:
     """The same world with the sizes of gangs known, and up to four gangs more of which some pods are never created,
     nor in time some of their PodGroups: they come first, have a higher priority, and would fit."""
     rng = random.Random(f"hopeless {world.seed}")
-    known = [replace(one, min_count=len(one.sizes)) if one.is_gang else one for one in world.groups]
+    known = [
+        replace(one, min_count=len(one.sizes), spread_s=rng.choice((0, 0, 3))) if one.is_gang else one
+        for one in world.groups
+    ]
     gpus = max(len(made.gpus) for made in world.machines.values())
     for _ in range(rng.randint(1, 4)):
         size = rng.choice([size for size in (1, 2, 4) if size <= gpus])

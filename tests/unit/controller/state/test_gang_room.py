@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
+from dracaena.api.machine import Machine
 from dracaena.api.objects import Pod
-from dracaena.controller.allocation.reach import BOUNDLESS
+from dracaena.controller.allocation.reach import BOUNDLESS, Reach
 from dracaena.controller.allocation.state.gangs import Family
 from dracaena.controller.state import gang_room
+from dracaena.controller.state.gang_room import GangRoom
 from dracaena.controller.state.group_turns import GIVE_UP_S
 from support.allocation import claim, node, pool_slice, request
 from support.group_world import EIGHT, FOUR, Group, GroupWorld, member, pod_group
@@ -66,22 +69,59 @@ def test_room_is_what_all_nodes_have_together(sizes: tuple[int, ...], expected: 
     assert lack(bench) == expected
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_room_is_never_called_less_than_it_is(seed: int) -> None:
-    """Against a fill of all nodes, node by node, with the smallest first: the most that any order can serve."""
+def drawn(seed: int) -> tuple[dict[str, Machine], list[int]]:
+    """Up to four nodes, and the GPUs of each pod of a gang."""
     rng = random.Random(seed)
     machines = {f"n{number}": rng.choice([FOUR, EIGHT]) for number in range(rng.randint(1, 4))}
-    sizes = [rng.choice([1, 2, 3, 4, 8]) for _ in range(rng.randint(1, 12))]
-    free, served = sorted(len(made.gpus) for made in machines.values()), 0
+    return machines, [rng.choice([1, 2, 3, 4, 8]) for _ in range(rng.randint(1, 12))]
+
+
+def served(machines: Mapping[str, Machine], sizes: Sequence[int]) -> int:
+    """Fill the nodes one by one, the smallest pods first."""
+    free, count = sorted(len(made.gpus) for made in machines.values()), 0
     for gpus in sorted(sizes):
         place = next((at for at, left in enumerate(free) if left >= gpus), None)
         if place is not None:
             free[place] -= gpus
-            served += 1
+            count += 1
+    return count
+
+
+def is_called_less(seed: int) -> bool:
+    """Whether room is called less than a fill of the nodes finds, or a gang of equal pods is not found too large."""
+    machines, sizes = drawn(seed)
     bench = Bench(**machines)
     waiting_gang(bench, *sizes)
     found = lack(bench)
-    assert found is None or found[0] >= served
+    if found is not None and found[0] < served(machines, sizes):
+        return True
+    equal = [sizes[0]] * 40
+    bench = Bench(**machines)
+    waiting_gang(bench, *equal)
+    return lack(bench) != (served(machines, equal), 40)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_room_is_never_called_less_than_it_is_and_is_exact_for_equal_pods(seed: int) -> None:
+    assert not is_called_less(seed)
+
+
+most, reaches, needed = Reach.most, GangRoom._reaches, GangRoom._needed
+
+FAULTS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
+    "one-pod-a-node": (Reach, "most", lambda self, node, known: 1),
+    "nothing-can-be-counted": (Reach, "most", lambda self, node, known: BOUNDLESS),
+    "one-more-a-node": (Reach, "most", lambda self, node, known: most(self, node, known) + 1),
+    "the-first-pod-stands-for-all": (GangRoom, "_reaches", lambda self, gang: (reaches(self, gang) or ())[:1] or None),
+    "one-is-needed-less": (GangRoom, "_needed", lambda self, gang: needed(self, gang) - 1),
+    "all-are-forgotten": (GangRoom, "look", lambda self, gangs: ()),
+}
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*FAULTS[fault])
+    assert any(map(is_called_less, range(30)))
 
 
 def test_it_is_said_and_holds_nothing_and_starts_once_there_is_a_node_more() -> None:

@@ -6,8 +6,8 @@ bound. With each fault below put in, it does in one of the first WORLDS worlds, 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,10 +16,9 @@ import pytest
 from dracaena.api.gang_label import GANG_LABEL
 from dracaena.api.objects import OwnerReference, Pod
 from dracaena.api.workload_objects import PodGroup
-from dracaena.controller.allocation.state.gangs import Family, Sizes
+from dracaena.controller.allocation.state.gangs import Family, Gang, Sizes
 from dracaena.controller.lifecycle.prospects import SETTLE_S
 from dracaena.controller.state.group_turns import GIVE_UP_S, GroupTurns
-from dracaena.controller.state.intake import Intake
 from dracaena.controller.state.pod_groups import PodGroups
 from support.allocation import claim, request
 from support.group_world import FOUR, PROOF_S, Group, GroupWorld, any_world, member, pod_group, with_hopeless
@@ -66,6 +65,13 @@ def test_gangs_that_lack_pods_hold_nothing_and_change_nothing_for_others(seeds: 
 
 Fault = tuple[type, str, Callable[..., Any]]
 
+hard = Sizes.hard
+
+
+def one_less(gang: Gang | None) -> Gang | None:
+    return None if gang is None or gang.size is None else replace(gang, size=gang.size - 1)
+
+
 FAULTS: Mapping[str, Fault] = {
     "no-size-is-known": (Sizes, "hard", lambda self, family, labelled: None),
     "groups-that-are-not-there-are-served": (Sizes, "not_there", lambda self, family: None),
@@ -74,7 +80,7 @@ FAULTS: Mapping[str, Fault] = {
     "one-pod-more-is-counted": (PodGroups, "count", lambda self, group: len(self._of(group).staying) + 1),
     "too-few-are-counted": (PodGroups, "count", lambda self, group: len(self._of(group).staying) - 1),
     "a-placed-pod-is-bound": (PodGroups, "has_bound", lambda self, group: bool(self._of(group).pods)),
-    "nobody-is-woken": (Intake, "_completing", lambda self, groups: contextlib.nullcontext()),
+    "a-size-is-one-too-small": (Sizes, "hard", lambda self, family, labelled: one_less(hard(self, family, labelled))),
 }
 
 
