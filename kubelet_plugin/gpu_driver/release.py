@@ -6,12 +6,14 @@ MIG mode changed. The plugin itself stays: pods that end meanwhile must be unpre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 
 from dracaena.api.names import release_label
 from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
 from dracaena.host.facts.troubles import GpuDriverReleasedError, GpuDriverTroubleError
 from dracaena.kubelet_plugin.discovery.health.gpu_health import Fault, HealthClass
+from dracaena.kubelet_plugin.ports import GpuGoneError
 
 _OPERATOR_LABELS = "nvidia.com/gpu.deploy."
 _PAUSED = "paused-for-"
@@ -34,12 +36,14 @@ def asking_labels(driver: str, labels: Mapping[str, str]) -> dict[str, str]:
 class GpuDriverRelease:
     """Decides whether the driver may be opened, or who objects. note_labels() and refusal() are for any thread.
 
-    `use` is None if there are no other processes to tell: then only labels count.
+    `new_use` makes what one user of the driver announces to other processes: this one by NVML, and each program that it
+    runs.
     """
 
-    def __init__(self, driver: str, use: GpuDriverUse | None = None) -> None:
-        self._label = release_label(driver)
-        self._use = use
+    def __init__(self, driver: str, new_use: Callable[[], GpuDriverUse]) -> None:
+        self._driver = driver
+        self._new_use = new_use
+        self._use = new_use()
         self._labels: Mapping[str, str] = {}  # replaced whole
 
     def note_labels(self, labels: Mapping[str, str]) -> None:
@@ -49,7 +53,7 @@ class GpuDriverRelease:
     def refusal(self) -> str | None:
         """Return who asks us to release the driver, None if nobody does. Costs one look for a file."""
         found = self._by_label()
-        if found is None and self._use is not None:
+        if found is None:
             asked = self._use.asked()
             found = f"`dracaena driver release` on this node: {asked}" if asked is not None else None
         return None if found is None else f"the NVIDIA driver is released, as requested by {found}"
@@ -63,27 +67,39 @@ class GpuDriverRelease:
         """Announce that the driver is about to be opened. Raises GpuDriverReleasedError if it must not be, and
         GpuDriverTroubleError while it is lent, when the driver stays loaded.
         """
-        if self._use is None:
-            return
-        if not self._use.enter():
-            if self.refusal() is None and self._use.is_lent():
+        self._enter(self._use)
+
+    @contextlib.contextmanager
+    def in_program(self) -> Iterator[None]:
+        """Announce for a block that a program of ours has the driver open. Raises GpuGoneError if it must not, and
+        GpuDriverTroubleError while it is lent. From any thread.
+        """
+        use = self._new_use()
+        try:
+            self._enter(use)
+        except GpuDriverReleasedError as error:
+            raise GpuGoneError(str(error)) from error
+        try:
+            yield
+        finally:
+            use.leave()
+
+    def _enter(self, use: GpuDriverUse) -> None:
+        if not use.enter():
+            if self.refusal() is None and use.is_lent():
                 raise GpuDriverTroubleError("the NVIDIA driver is closed for a while, because a GPU is leaving it")
             raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be released")
         refusal = self.refusal()  # a request from before we had the lock does not wait for us
         if refusal is not None:
-            self._use.leave()
+            use.leave()
             raise GpuDriverReleasedError(refusal)
 
     def leave(self) -> None:
         """Announce that the driver is closed."""
-        if self._use is not None:
-            self._use.leave()
+        self._use.leave()
 
     def _by_label(self) -> str | None:
-        labels = self._labels
-        if labels.get(self._label, "") not in _OFF:
-            return f"label {self._label} of this node"
-        paused = sorted(
-            key for key, value in labels.items() if key.startswith(_OPERATOR_LABELS) and value.startswith(_PAUSED)
-        )
-        return f"the GPU operator's label {paused[0]}={labels[paused[0]]} of this node" if paused else None
+        asking, own = asking_labels(self._driver, self._labels), release_label(self._driver)
+        if own in asking:
+            return f"label {own} of this node"
+        return next((f"the GPU operator's label {key}={asking[key]} of this node" for key in sorted(asking)), None)

@@ -157,7 +157,9 @@ def _node(
     view = node_view(settings, client)
     recorder = EventRecorder(client, "dracaena-kubelet-plugin", clock)
     events = NodeEvents(recorder, settings.node_name)
-    release = GpuDriverRelease(settings.driver_name, GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
+    release = GpuDriverRelease(
+        settings.driver_name, partial(GpuDriverUse, paths.gpu_driver_lock, paths.release_request)
+    )
     label_updates = LabelUpdates()
     label_updates.subscribe(release.note_labels)
     if section is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
-from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, lent
+from dracaena.host.adapters.gpu_driver.use import lent
 from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
@@ -65,8 +65,7 @@ def gpu_kinds(node: NodeParts, gpus: GpuParts) -> tuple[AnyThingKind, ...]:
         changed=moved,
         persistence=PersistenceMode(
             seen_driver_root(node.settings),
-            refusal=node.release.refusal,
-            use=partial(GpuDriverUse, node.paths.gpu_driver_lock, node.paths.release_request),
+            in_use=node.release.in_program,
             answer_s=SWITCHED_S,
         ),
     )

@@ -9,7 +9,6 @@ from typing import Final
 
 from dracaena.api import mps
 from dracaena.host.adapters.files.whole_files import DocumentFolder
-from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
 from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.files.mps_supervisor import supervisor_runs
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
@@ -54,9 +53,8 @@ def share_means(node: NodeParts, gpus: GpuParts) -> ShareMeans:
     """Return them. A recorded machine has time slices only if it brings a driver of its own, and no memory limits."""
     settings = node.settings
     supervisor = _mps_shares(settings, node.clock)
-    use = partial(GpuDriverUse, node.paths.gpu_driver_lock, node.paths.release_request)
     recorded = settings.machine and not settings.driver_root
-    smi = None if recorded else NvidiaSmi(seen_driver_root(settings), refusal=node.release.refusal, use=use)
+    smi = None if recorded else NvidiaSmi(seen_driver_root(settings), in_use=node.release.in_program)
     cgroups = Cgroups(settings.cgroup_root)
     shares = () if supervisor is None else (supervisor,)
     limits = _memory_limits(gpus, cgroups)

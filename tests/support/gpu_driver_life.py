@@ -82,7 +82,7 @@ class Life:
         self.nvml = self.clock.nvml = FakeNvml(MACHINE)
         write_machine(folder / "sys", MACHINE)
         self.lock, self.request = folder / "lock", folder / "request"
-        self.release = GpuDriverRelease(DRIVER, GpuDriverUse(self.lock, self.request))
+        self.release = GpuDriverRelease(DRIVER, lambda: GpuDriverUse(self.lock, self.request))
         library = NvmlLibrary(lambda: self.nvml, permission=self.release)
         self.source = NvmlMachine(
             "four", NvmlReader(library), Sysfs(str(folder / "sys")), clock=self.clock, listens=True

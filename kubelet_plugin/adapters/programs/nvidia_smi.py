@@ -6,11 +6,11 @@ tenths of a second, so it first checks whether somebody waits for the driver to 
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import PurePosixPath
-from typing import Final, Protocol
+from typing import Final
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import TemporaryError
@@ -41,40 +41,6 @@ _NOT_OFFERED: Final = {
 }
 
 
-class DriverUse(Protocol):
-    """Announces that the driver is open (adapters.gpu_driver.use)."""
-
-    def enter(self) -> bool:
-        """Announce it; False: it must not be opened."""
-        ...
-
-    def is_lent(self) -> bool:
-        """Whether it must stay closed only for some seconds."""
-        ...
-
-    def leave(self) -> None:
-        """Withdraw it."""
-        ...
-
-
-@contextlib.contextmanager
-def driver_in_use(use: DriverUse, refusal: Callable[[], str | None]) -> Iterator[None]:
-    """Announce for a block that a program has the driver open. Raises TemporaryError if it must stay closed for some
-    seconds, and GpuGoneError if somebody waits for it to be released.
-    """
-    if not use.enter():
-        if use.is_lent():
-            raise TemporaryError("the NVIDIA driver is closed for a while, because a GPU is leaving it")
-        raise GpuGoneError("another process of this node waits for the NVIDIA driver to be released")
-    try:
-        refused = refusal()
-        if refused is not None:
-            raise GpuGoneError(refused)
-        yield
-    finally:
-        use.leave()
-
-
 class NvidiaSmiProgram:
     """The program of one driver. From any thread; keeps no state."""
 
@@ -82,14 +48,14 @@ class NvidiaSmiProgram:
         self,
         driver_root: str,
         *,
-        refusal: Callable[[], str | None],
-        use: Callable[[], DriverUse],
+        in_use: Callable[[], AbstractContextManager[None]],
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`driver_root` is where this process sees the driver's root. `refusal` returns who wants the driver closed."""
+        """`driver_root` is where this process sees the driver's root. `in_use` announces for a block that the program
+        has the driver open (GpuDriverRelease.in_program).
+        """
         self._driver = driver_root
-        self._refusal = refusal
-        self._use = use
+        self._in_use = in_use
         self._answer_s = answer_s
 
     def missing(self) -> str | None:
@@ -108,7 +74,7 @@ class NvidiaSmiProgram:
         """Run it to its end while the driver may be open, and return what it says and its exit code. It is killed after
         a time limit, and left behind if it cannot be killed.
         """
-        with driver_in_use(self._use(), self._refusal):
+        with self._in_use():
             try:
                 printed, code = printed_by(line, self._answer_s, environment, with_errors=True)
             except OSError as error:

@@ -34,7 +34,7 @@ def test_while_it_is_lent_nobody_opens_the_driver_and_nothing_counts_as_gone_wit
     tmp_path: Path, use: Callable[[], GpuDriverUse]
 ) -> None:
     own, exporter = use(), GpuDriverPermission(use())
-    plugin = GpuDriverRelease("gpu.dracaena.dev", use())
+    plugin = GpuDriverRelease("gpu.dracaena.dev", use)
     assert own.enter()
 
     def work() -> None:
@@ -124,7 +124,7 @@ def test_when_gpus_have_moved_nvml_is_closed_in_the_exporter_too(
 
 
 def test_it_stays_closed_for_as_long_as_a_block_takes(tmp_path: Path, use: Callable[[], GpuDriverUse]) -> None:
-    own, plugin = use(), GpuDriverRelease("gpu.dracaena.dev", use())
+    own, plugin = use(), GpuDriverRelease("gpu.dracaena.dev", use)
     assert own.enter()
     with lending(tmp_path, own.leave).closed("switching modes"):
         assert own.is_lent()

@@ -24,7 +24,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.lock, self.request = folder / "lock", folder / "request"
-        self.release = GpuDriverRelease(DRIVER, GpuDriverUse(self.lock, self.request))
+        self.release = GpuDriverRelease(DRIVER, lambda: GpuDriverUse(self.lock, self.request))
         self.nvml = FakeNvml(read_machine("hgx-h100"))
         self.library = NvmlLibrary(lambda: self.nvml, permission=self.release)
         self.health = NvmlHealth(self.library)

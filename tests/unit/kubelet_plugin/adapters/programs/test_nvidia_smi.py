@@ -10,23 +10,21 @@ from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import TemporaryError
 from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, lent, request_release
 from dracaena.kubelet_plugin.adapters.programs.nvidia_smi import NvidiaSmi
+from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
 from support.clock import FakeClock
 from support.fake_nvidia_smi import LIBRARY, NvidiaSmiRoot
+from support.plugin import DRIVER
 
 GPU = "GPU-1"
 
 
 class Ground:
-    def __init__(self, folder: Path, *, refusal: str | None = None, answer_s: float = 60.0) -> None:
+    def __init__(self, folder: Path, *, answer_s: float = 60.0) -> None:
         self.fake = NvidiaSmiRoot(folder, GPU)
         self.lock, self.request = folder / "lock", folder / "request"
-        self.smi = NvidiaSmi(
-            str(self.fake.root),
-            refusal=lambda: refusal,
-            use=lambda: GpuDriverUse(self.lock, self.request),
-            answer_s=answer_s,
-        )
+        release = GpuDriverRelease(DRIVER, lambda: GpuDriverUse(self.lock, self.request))
+        self.smi = NvidiaSmi(str(self.fake.root), in_use=release.in_program, answer_s=answer_s)
 
 
 def test_every_interval_is_set_and_read(tmp_path: Path) -> None:
@@ -92,9 +90,9 @@ def test_a_driver_that_is_lent_for_some_seconds_is_not_gone(tmp_path: Path) -> N
 
 
 def test_whoever_wants_the_driver_closed_comes_first(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, refusal="the driver is being updated")
+    ground = Ground(tmp_path)
+    request_release(ground.request, "it is being updated")
     with pytest.raises(GpuGoneError, match="being updated"):
         ground.smi.read(GPU)
-    request_release(ground.request, "an update")
     assert not (ground.fake.state / "calls").exists()
     assert GpuDriverUse(ground.lock, ground.request).enter(), "nothing of ours holds the driver"

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import TemporaryError
-from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, lent, request_release
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, lent, request_release, withdraw
 from dracaena.kubelet_plugin.adapters.programs import nvidia_smi
 from dracaena.kubelet_plugin.adapters.programs.persistence_mode import PersistenceMode
+from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.ports import GpuGoneError
 from support.clock import FakeClock
+from support.plugin import DRIVER
 
 GPU = "0000:18:00.0"
 ITSELF = "/proc/self/root"
@@ -36,9 +38,9 @@ def answers(folder: Path, code: int, said: str) -> None:
     (folder / "said").write_text(f"{said}\n")
 
 
-def mode(folder: Path, root: str = "/", *, refusal: str | None = None, answer_s: float = 60.0) -> PersistenceMode:
-    use = GpuDriverUse(folder / "lock", folder / "request")
-    return PersistenceMode(root, refusal=lambda: refusal, use=lambda: use, answer_s=answer_s)
+def mode(folder: Path, root: str = "/", *, answer_s: float = 60.0) -> PersistenceMode:
+    release = GpuDriverRelease(DRIVER, lambda: GpuDriverUse(folder / "lock", folder / "request"))
+    return PersistenceMode(root, in_use=release.in_program, answer_s=answer_s)
 
 
 def calls(folder: Path) -> list[str]:
@@ -84,9 +86,10 @@ def test_a_program_that_hangs_is_ended(smi: Path) -> None:
 def test_whoever_wants_the_driver_closed_comes_first(smi: Path) -> None:
     with lent(smi / "lock", FakeClock(), 0), pytest.raises(TemporaryError, match="closed for a while"):
         mode(smi).set(GPU, on=False)
+    request_release(smi / "request", "it is being updated")
     with pytest.raises(GpuGoneError, match="being updated"):
-        mode(smi, refusal="the driver is being updated").set(GPU, on=False)
-    request_release(smi / "request", "an update")
+        mode(smi).set(GPU, on=False)
+    withdraw(smi / "request")
     assert calls(smi) == []
     mode(smi).set(GPU, on=False)
     assert calls(smi) == [f"-i {GPU} -pm 0"], "nothing of ours holds the driver"
