@@ -22,6 +22,7 @@ Known differences, all on purpose:
 * Fields behind feature gates that are off by default are refused (501), not dropped. So are dry runs, the deletion of a
   collection, and resourceVersionMatch of lists.
 * The finalizers of every kind are checked alike, and unqualified ones refused in updates, too.
+* Of a pod's status addresses, generations, and containers that run again after their end are not checked.
 * The admission plugins ServiceAccount and PodTopologyLabels do not run: no account, volume, token or zone is put into
   pods.
 * No garbage collector, namespace controller or event expiry runs in it, as with a bare kube-apiserver

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 class InjectedFault:
     """What happens to the next `times` requests whose method and path (with query) match.
 
-    `delay_s` seconds pass first. Then the request is answered with `status` (a Kubernetes Status, with ``Retry-After``
-    if `retry_after_s` is set), or its connection is closed, or, with neither, it is served as usual. With `after` the
-    request is carried out before it is answered like this: the client cannot know that it was.
+    The request is answered with `status` (a Kubernetes Status), or its connection is closed. With `after` it is
+    carried out before: the client cannot know that it was.
     """
 
     method: str = ".*"
@@ -21,9 +20,7 @@ class InjectedFault:
     times: int = 1
     status: int | None = None
     message: str = "injected fault"
-    retry_after_s: int | None = None
     close: bool = False
-    delay_s: float = 0.0
     after: bool = False
 
     def matches(self, method: str, path: str) -> bool:

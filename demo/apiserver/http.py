@@ -92,13 +92,10 @@ class Handler(BaseHTTPRequestHandler):
             return _refusal(ApiError(500, "InternalError", f"defect of the embedded API server: {error!r}"))
 
     def _suffer(self, fault: InjectedFault, *, early: bool) -> None:
+        if early and fault.after:
+            return
         if early:
-            if fault.delay_s:
-                self.server.stopping.wait(fault.delay_s)
-            if fault.after:
-                return
-            if fault.status is not None or fault.close:
-                self._body()
+            self._body()
         if fault.close:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -188,7 +185,4 @@ def _fault_answer(fault: InjectedFault) -> ApiAnswer:
     reasons = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout", 409: "Conflict"}
     # Announced, or the client would send its next request on a connection that is being closed.
     headers = {"Connection": "close"}
-    if fault.retry_after_s is not None:
-        headers["Retry-After"] = str(fault.retry_after_s)
-    details = None if fault.retry_after_s is None else {"retryAfterSeconds": fault.retry_after_s}
-    return _refusal(ApiError(fault.status, reasons.get(fault.status, ""), fault.message, details, headers))
+    return _refusal(ApiError(fault.status, reasons.get(fault.status, ""), fault.message, None, headers))

@@ -141,29 +141,12 @@ def _compute(amounts: Document | None) -> Document:
 
 
 def _pod_status(new: Document, old: Document) -> Document:
-    status = dict(new["status"])
-    if not status.get("qosClass"):
-        status["qosClass"] = old["status"].get("qosClass", "")
-    if not status.get("observedGeneration") and old["status"].get("observedGeneration"):
-        status["observedGeneration"] = old["status"]["observedGeneration"]
-    kept = new | {"spec": old["spec"], "status": _with_observed(status, old["status"])}
+    status = new["status"] | {"qosClass": new["status"].get("qosClass") or old["status"].get("qosClass", "")}
     return with_metadata(
-        kept,
+        new | {"spec": old["spec"], "status": status},
         ownerReferences=old["metadata"].get("ownerReferences"),
         deletionTimestamp=old["metadata"].get("deletionTimestamp"),
     )
-
-
-def _with_observed(status: Document, old: Document) -> Document:
-    """Keep ``observedGeneration`` of a condition if the client does not know it."""
-    known = {one["type"]: one.get("observedGeneration") for one in old.get("conditions") or ()}
-    conditions = [
-        one | {"observedGeneration": known[one["type"]]}
-        if not one.get("observedGeneration") and known.get(one["type"])
-        else one
-        for one in status.get("conditions") or ()
-    ]
-    return status | {"conditions": conditions} if conditions else status
 
 
 def _pod_grace_s(pod: Document, options: Document) -> int:
@@ -174,10 +157,11 @@ def _pod_grace_s(pod: Document, options: Document) -> int:
     return 1 if period < 0 else int(period)
 
 
-def _pod_warnings(pod: Document) -> list[str]:
-    if DNS_LABEL.holds(pod["metadata"]["name"]):
+def _name_warnings(document: Document) -> list[str]:
+    """The name of a pod, and of a job, becomes part of a host name."""
+    if DNS_LABEL.holds(document["metadata"]["name"]):
         return []
-    why = "this is used in the Pod's hostname, which can result in surprising behavior"
+    why = "this is used in hostnames of pods, which can result in surprising behavior"
     return [f"metadata.name: {why}; a DNS label is recommended: {DNS_LABEL.expected}"]
 
 
@@ -185,7 +169,7 @@ POD: Final = Strategy(
     prepare_create=_new_pod,
     check=pods.check_pod,
     check_update=pods.check_pod_update,
-    warn=_pod_warnings,
+    warn=_name_warnings,
     grace_s=_pod_grace_s,
     status=Door(prepare=_pod_status, check=pods.check_pod_status),
 )
@@ -278,7 +262,7 @@ JOB: Final = Strategy(
     prepare_create=_new_job,
     check=workloads.check_job,
     fixed=("spec.completions", "spec.selector", "spec.template", "spec.completionMode"),
-    warn=workloads.job_warnings,
+    warn=_name_warnings,
     status=Door(check=workloads.check_job_status),
 )
 

@@ -12,7 +12,6 @@ from dracaena.demo.apiserver.validation.metadata import check_annotations
 from dracaena.demo.apiserver.validation.pods import check_pod_spec
 from dracaena.demo.apiserver.validation.selectors import check_label_selector
 from dracaena.demo.apiserver.validation.text import Errors, check_labels
-from dracaena.validation.syntax import DNS_LABEL
 
 Document = dict[str, Any]
 
@@ -88,11 +87,3 @@ def check_job_status(new: Document, _old: Document) -> Errors:
         for name, count in new["status"].items()
         if isinstance(count, int) and count < 0
     ]
-
-
-def job_warnings(job: Document) -> list[str]:
-    """A job's name becomes part of its pods' host names."""
-    if DNS_LABEL.holds(job["metadata"]["name"]):
-        return []
-    why = "this is used in Pod names and hostnames, which can result in surprising behavior"
-    return [f"metadata.name: {why}; a DNS label is recommended: {DNS_LABEL.expected}"]

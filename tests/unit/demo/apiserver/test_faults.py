@@ -12,12 +12,11 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 def test_the_next_matching_requests_are_refused_and_later_ones_served(api, faults, connect):
-    faults.add(InjectedFault(method="GET", path="/pods", times=2, status=429, message="slow down", retry_after_s=1))
+    faults.add(InjectedFault(method="GET", path="/pods", times=2, status=429, message="slow down"))
     assert api.get("/api/v1/nodes").code == 200, "another path is not met"
     for _ in range(2):
         refused = connect().get(PODS)
-        assert (refused.code, refused.body["reason"], refused.headers["retry-after"]) == (429, "TooManyRequests", "1")
-        assert refused.body["details"]["retryAfterSeconds"] == 1
+        assert (refused.code, refused.body["reason"]) == (429, "TooManyRequests")
     assert connect().get(PODS).code == 200
     assert faults.pending() == 0
 
@@ -47,11 +46,6 @@ def test_a_write_can_be_done_and_its_answer_lost(connect, faults, pod):
     with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
         connect().create(PODS, pod("a"))
     assert connect().get(f"{PODS}/a").code == 200
-
-
-def test_a_delayed_request_is_served(api, faults):
-    faults.add(InjectedFault(path="/nodes", delay_s=0.01))
-    assert api.get("/api/v1/nodes").code == 200
 
 
 def test_faults_can_be_forgotten(api, faults):
