@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from dracaena.controller.allocation.allocator import Allocator, Member
@@ -28,14 +29,16 @@ def answers_of(case: GangCase, seed: int) -> tuple[Any, Any]:
     read = [fresh.member(case.inventory, pod, claims) for pod, claims in case.members]
     members = [one for one in read if isinstance(one, Member)]
     assert len(members) == len(read), "gangs are drawn readable"
-    gpus = Counter(case.class_of)
+    first = {one.key: number for one, number in reversed(list(zip(members, case.class_of, strict=True)))}
+    class_of = [first[one.key] for one in members]  # two that were drawn may ask for the same
+    gpus = Counter(class_of)
     numbers = sorted(
         gpus, key=lambda number: (-gpus[number] * _gpus(members, case, number), case.class_of.index(number))
     )
     gang = SlowGang(
         [members[case.class_of.index(number)] for number in numbers],
         tuple(gpus[number] for number in numbers),
-        lambda name, pattern: case.may_take(name, tuple(pattern[numbers.index(one)] for one in range(len(numbers)))),
+        lambda name, pattern: case.may_take(name, _by_class(case, numbers, pattern)),
         case.rules.required,
         case.rules.preferred,
         case.rules.rails,
@@ -49,6 +52,12 @@ def answers_of(case: GangCase, seed: int) -> tuple[Any, Any]:
     assert not fast.plan.cut_off
     check_legal(case, fast)
     return _key_of(case, fast, slow, gang), best
+
+
+def _by_class(case: GangCase, numbers: Sequence[int], pattern: tuple[int, ...]) -> tuple[int, ...]:
+    """A pattern in the order in which classes were drawn."""
+    found = dict(zip(numbers, pattern, strict=True))
+    return tuple(found.get(number, 0) for number in range(max(case.class_of) + 1))
 
 
 def _gpus(members: list[Member], case: GangCase, number: int) -> int:

@@ -11,7 +11,7 @@ from itertools import combinations, product
 from dracaena.controller.allocation.allocator import Member
 from dracaena.controller.allocation.gang.domains import Domains
 from dracaena.controller.allocation.gang.node_tables import linear
-from dracaena.controller.allocation.gang.question import GangPlan, Rails
+from dracaena.controller.allocation.gang.question import CLIQUE, GangPlan, Rails
 from dracaena.controller.allocation.score.box import mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Demand, Engine
 from dracaena.controller.allocation.score.order import Order, Score, bits_behind_family, own_values, values_together
@@ -71,9 +71,7 @@ class SlowGangs:
             cost += linear(self._order(gang).of_node(self._values(gang, state, served, masks)))
         bits = bits_behind_family(self._order(gang))
         places = {seat.node for seat in plan.seats} | set(gang.fixed)
-        parts = tuple(
-            len({self._domains.domain(name, below) for name in places}) for below in self._domains.below(plan.height)
-        )
+        parts = tuple(len({self._domains.domain(name, below) for name in places}) for below in self._below(plan.height))
         assert parts == plan.parts
         unequal = int(gang.rails is Rails.PREFERRED and not self._have_equal_rails(gang, plan))
         assert gang.rails is not Rails.REQUIRED or self._have_equal_rails(gang, plan)
@@ -94,6 +92,11 @@ class SlowGangs:
         return sum(
             count * member.answers.question.count for count, member in zip(gang.counts, gang.members, strict=True)
         )
+
+    def _below(self, height: int) -> list[int]:
+        """Heights at which fewer domains are better: cliques, then from the top."""
+        inside = [self._domains.names[one] for one in range(1, height)]
+        return sorted(range(1, height), key=lambda one: (inside[one - 1] != CLIQUE, -one))
 
     def _nodes(self) -> list[str]:
         names = self._inventory.nodes.names
@@ -120,7 +123,7 @@ class SlowGangs:
             for used, cost in self._plans(ways, gang.counts):
                 places = {name for name, taken in zip(names, used, strict=True) if taken} | set(gang.fixed)
                 parts = tuple(
-                    len({self._domains.domain(name, below) for name in places}) for below in self._domains.below(height)
+                    len({self._domains.domain(name, below) for name in places}) for below in self._below(height)
                 )
                 unequal = int(gang.rails is Rails.PREFERRED and rails is None)
                 yield parts, (cost + (1 << bits >> 1)) >> bits, unequal, left, cost, domain

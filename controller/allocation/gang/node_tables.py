@@ -224,13 +224,13 @@ class NodeTables:
     def _best_of(
         self, kind: NodeKind, free: int, pattern: Pattern, by_used: _Layer, rails: tuple[int, ...] | None
     ) -> Serving:
-        """Return the best of all ways to serve so many members. One member gets what it would get as a single pod."""
-        if sum(pattern) == 1 and rails is None:
-            number = pattern.index(1)
-            alone = self._question.classes[number].answers.of_kind(kind).of(free).best
+        """Return the best of all ways to serve so many members. A member of a gang of one class that is alone on the
+        node gets what it would get as a single pod."""
+        if pattern == (1,) and rails is None:
+            alone = self._question.classes[0].answers.of_kind(kind).of(free).best
             assert alone is not None, "some set serves it"
-            chosen = tuple((alone.mask,) if place == number else () for place in range(len(pattern)))
-            return Serving(linear(self.order.of_node(values_together((alone.score,), alone.score))), chosen)
+            values = values_together((alone.score,), alone.score)
+            return Serving(linear(self.order.of_node(values)), ((alone.mask,),))
         first = min(own for own, _ in by_used.values())[:FIRST_PARTS]
         found: list[tuple[tuple[int, ...], tuple[int, ...], Serving]] = []
         for used, (own, sets) in by_used.items():

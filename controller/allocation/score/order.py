@@ -176,6 +176,9 @@ PARTS: Final = (
 _NODE_PARTS: Final = 4
 """The first of these parts, which say what a set means for a node."""
 
+_NO_DAMAGE: Final = (0,) * (len(GROUP_SIZES) + 1)
+"""By size, and by rings."""
+
 DEFAULT_ORDER: Final = Order()
 
 
@@ -355,9 +358,25 @@ def _values(score: Score) -> tuple[int, ...]:
 
 
 def own_values(score: Score) -> tuple[int, ...]:
-    """Return a value for each of PARTS as if others lost nothing; less is better."""
-    unharmed = replace(score, damage_gb_s=(0, 0, 0), damage_ring_gb_s=0, damage_levels=0, taken_gpus=0)
-    return _values(unharmed)
+    """Return a value for each of PARTS that says what the pod has, and 0 for those that say what others lose or what
+    node it is; less is better."""
+    return (
+        0,
+        -_share(score.bandwidth_gb_s, score.ideal_gb_s, SHARE_PARTS),
+        0,
+        0,
+        *score.outlook.rank(),
+        -score.bandwidth_gb_s,
+        -score.ring_gb_s,
+        *_NO_DAMAGE,
+        score.bound_level,
+        -score.worst_pair_gb_s,
+        0,
+        score.numa_nodes,
+        -score.pair_sum_gb_s,
+        score.worst_level,
+        score.nic_distance,
+    )
 
 
 def values_together(pods: Sequence[Score], node: Score) -> tuple[int, ...]:
