@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,12 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DeviceNodesMissingError, DevRoot
 from dracaena.kubelet_plugin.claims.device_state import SetAsideError
 from dracaena.kubelet_plugin.device_kinds.plan import allocated_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.fake_pci import FakePciBus
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put
-from support.killed_steps import KilledSteps, StopError
 from support.passthrough import passthrough_claim, passthrough_gpu, passthrough_pool
 from support.plugin import (
     DRIVER,
@@ -40,7 +36,6 @@ from support.plugin import (
     reference_to,
     sharing_config,
 )
-from support.seeds import sampled
 
 POOL = passthrough_pool(passthrough_gpu(0), passthrough_gpu(1), passthrough_gpu(2, product_name=None))
 H100 = "PCI_RESOURCE_NVIDIA_COM_H100_80GB_HBM3"
@@ -354,102 +349,6 @@ def test_status_and_restart_keep_what_a_claim_has(tmp_path: Path) -> None:
     again = node_of(tmp_path, claim)
     assert again.state.prepare(reference_to(claim)) == prepared
     assert given(again) == [(["/dev/vfio/vfio", "/dev/vfio/40"], [f"{H100}=0000:20:00.0"])]
-
-
-def killed(folder: Path, claim: ResourceClaim, operation: str, left: int) -> bool:
-    """Do it and be killed in a step; return whether there were so many."""
-    node = node_of(folder, claim, steps=KilledSteps(left))
-    try:
-        getattr(node.state, operation)(reference_to(claim))
-    except StopError:
-        return True
-    return False
-
-
-@pytest.mark.parametrize("operation", ["prepare", "unprepare"])
-def test_killed_in_any_step_a_restart_ends_in_the_same_state(tmp_path: Path, operation: str) -> None:
-    claim = passthrough_claim(numbers=(0, 1), reserved_for={"pod": "pod-uid"})
-    reference = reference_to(claim)
-    whole = node_of(tmp_path / "whole", claim)
-    whole.state.prepare(reference)
-    wanted = {name: data for name, data in whole.files().items() if name.startswith(("cdi/", "claims/"))}
-    left = 1
-    while True:
-        folder = tmp_path / str(left)
-        if operation == "unprepare":
-            node_of(folder, claim).state.prepare(reference)
-        if not killed(folder, claim, operation, left):
-            break
-        again = node_of(folder, claim)
-        again.recovery.recover(again.pods.values())
-        again.state.prepare(reference)
-        found = {name: data for name, data in again.files().items() if name.startswith(("cdi/", "claims/"))}
-        assert {name: found.get(name) for name in wanted} == wanted
-        again.state.unprepare(reference)
-        assert not [name for name in again.files() if name.startswith(("cdi/", "claims/"))]
-        left += 1
-    assert left > 2
-
-
-def wanted_claims(random_: random.Random) -> Sequence[ResourceClaim]:
-    kinds = (passthrough_claim, make_claim)
-    return [random_.choice(kinds)(f"claim-{n}", (random_.randrange(3),)) for n in range(6)]
-
-
-PLACES = {device_name(n): n for n in range(3)} | {passthrough_gpu(n).device_name: n for n in range(3)}
-
-
-def held_places(node: PluginNode) -> dict[str, set[int]]:
-    """Physical GPUs that claims hold by their checkpoints: UID → numbers."""
-    found = [one.prepared for one in node.node_claims.current() if one.in_use]
-    return {claim.claim.uid: {PLACES[device.device] for device in claim.devices} for claim in found}
-
-
-def run_in_any_order(folder: Path, seed: int) -> None:
-    random_ = random.Random(seed)
-    claims = wanted_claims(random_)
-    in_vfio: set[int] = set()
-    of_broken: dict[str, set[int]] = {}
-    for _ in range(40):
-        if random_.random() < 0.3:
-            in_vfio ^= {random_.randrange(3)}
-        steps = KilledSteps(random_.randrange(1, 9)) if random_.random() < 0.3 else FileSteps()
-        pool = moved_pool(*sorted(in_vfio))
-        node = node_of(folder, *claims, pool=pool, steps=steps)
-        call = node.state.prepare if random_.random() < 0.6 else node.state.unprepare
-        with contextlib.suppress(DracaenaError, StopError):
-            call(reference_to(random_.choice(claims)))
-        after = node_of(folder, pool=pool)
-        known = held_places(after)
-        broken = {one.uid for one in after.node_claims.broken()}
-        of_broken = {uid: places for uid, places in of_broken.items() if uid in broken}
-        holders: dict[int, str] = {}
-        for uid, places in (*known.items(), *of_broken.items()):
-            for place in places:
-                assert holders.setdefault(place, uid) == uid, f"two claims have GPU {place}"
-        if known and random_.random() < 0.3:
-            uid = random_.choice(sorted(known))
-            (folder / f"claims/{uid}.json").write_bytes(b"no checkpoint")
-            of_broken[uid] = known[uid]
-
-
-@pytest.mark.parametrize("seed", sampled(range(120), 4, 30))
-def test_in_any_order_of_events_no_gpu_is_given_twice(tmp_path: Path, seed: int) -> None:
-    """Claims come and go while an admin binds GPUs to VFIO and back, checkpoints break, and the plugin is killed in
-    between."""
-    run_in_any_order(tmp_path, seed)
-
-
-@pytest.mark.search
-def test_a_guard_that_compares_known_addresses_alone_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dracaena.kubelet_plugin.claims.last_guard.of_unknown_address", lambda *_: ())
-    with pytest.raises(AssertionError, match="two claims have GPU"):
-        _run_all(tmp_path)
-
-
-def _run_all(folder: Path) -> None:
-    for seed in range(12):
-        run_in_any_order(folder / str(seed), seed)
 
 
 def test_the_runtime_class_of_the_pod_decides_what_its_containers_get(tmp_path: Path) -> None:
