@@ -15,53 +15,6 @@ from support.reconciling import Bench
 
 NOBODY = frozenset[tuple[str, str]]()
 
-WHAT_RESTS_IS_RELEASED_ALSO_WHEN_THE_CLAIM_IS_ALLOCATED_ANEW = Schedule(
-    Scenario(
-        (1, 1), {"c": 1, "d": 1}, {"a": ("c",), "b": ("d",)}, {"b": 10}, frozenset({("a", "n1")}), frozenset({"c"})
-    ),
-    (
-        "users create claim d",
-        "users create pod a",
-        "p0 sees resourceclaims",
-        "users create claim c",
-        "p0 sees resourceclaims",
-        "p0 sees pods",
-        "users create pod b",
-        "p0 sees pods",
-        "p0 w0 takes work",
-        "p0 w1 takes work",
-        "p0 w1 goes on",
-        "31.0 s pass",
-        *["p0 w1 goes on"] * 4,
-        *["kube-scheduler sees resourceclaims"] * 2,
-        "kube-scheduler tries a",
-        "31.0 s pass",
-        *["kube-scheduler goes on with a"] * 2,
-        "p0 sees pods",
-        "31.0 s pass",
-        "kube-scheduler tries a",
-        "p0 w1 takes work",
-        "p0 w1 goes on",
-        "p0 w1 takes work",
-    ),
-)
-
-A_CLAIM_DOES_NOT_WAIT_FOR_EVER_FOR_A_POD_THAT_MISSES_ANOTHER_ONE = Schedule(
-    Scenario((2,), {"c": 1, "d": 1}, {"a": ("c", "d"), "b": ("c",)}, {}, NOBODY),
-    (
-        "users create claim c",
-        "users create pod b",
-        "p0 sees resourceclaims",
-        "p0 sees pods",
-        "p0 w0 takes work",
-        *["p0 w0 goes on"] * 6,
-        "users create pod a",
-        "2.5 s pass",
-        "kube-scheduler tries b",
-        "users delete pod b",
-    ),
-)
-
 
 A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_WAY = Schedule(
     Scenario((2, 2), {"c": 1}, {"a": ("c",), "b": ("c",)}, {}, frozenset({("a", "n0")})),
@@ -77,76 +30,6 @@ A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_W
         "kube-scheduler tries b",
         "kube-scheduler tries a",
         "kube-scheduler goes on with a",
-    ),
-)
-
-A_POD_THAT_IS_MADE_ON_ANOTHER_NODE_DOES_NOT_TAKE_A_CLAIM_FROM_UNDER_A_BIND = Schedule(
-    Scenario(
-        (2, 2),
-        {"c1": 1},
-        {"a": ("c1",), "b": ("c1",), "c": ("c1",)},
-        {"a": 10, "b": 10},
-        frozenset({("a", "n0")}),
-        on={"b": "n1"},
-    ),
-    (
-        "users create pod a",
-        "users create pod c",
-        "p0 sees pods",
-        "users create claim c1",
-        "kube-scheduler sees resourceclaims",
-        "p0 sees resourceclaims",
-        "p0 w1 takes work",
-        "p0 w1 goes on",
-        *["kube-scheduler sees pods"] * 2,
-        *["p0 w1 goes on"] * 2,
-        "kube-scheduler sees resourceclaims",
-        "p0 w1 goes on",
-        "kube-scheduler sees resourceclaims",
-        "kube-scheduler tries c",
-        "users create pod b",
-        "kube-scheduler tries a",
-        "kube-scheduler goes on with a",
-    ),
-)
-
-NOTHING_IS_CLEARED_THAT_A_POD_WAS_BOUND_WITH_WHILE_THE_WATCH_WAS_BEHIND = Schedule(
-    Scenario((2,), {"c0": 1, "c2": 2}, {"a": ("c0", "c2"), "b": ("c0",)}, {}, NOBODY, processes=2),
-    (
-        "users create claim c0",
-        "p0 sees resourceclaims",
-        "users create pod b",
-        "users create claim c2",
-        "p0 sees resourceclaims",
-        "p0 sees pods",
-        "p0 w0 takes work",
-        "users create pod a",
-        "p0 sees pods",
-        "p0 w0 goes on",
-        "p0 w0 goes on",
-        "p0 w0 goes on",
-        "p0 w0 goes on",
-        "2.5 s pass",
-        "p0 sees resourceclaims",
-        "p0 sees resourceclaims",
-        "p0 w1 takes work",
-        "p0 w1 goes on",
-        "p0 w0 goes on",
-        "kube-scheduler tries b",
-        "12.0 s pass",
-        "2.5 s pass",
-        "p0 w1 takes work",
-        "kube-scheduler goes on with b",
-        "kube-scheduler goes on with b",
-        "6.0 s pass",
-        "p0 w1 goes on",
-        "p0 w0 takes work",
-        "p0 w0 goes on",
-        "p0 w0 goes on",
-        "p0 sees resourceclaims",
-        "kube-scheduler goes on with b",
-        "31.0 s pass",
-        "12.0 s pass",
     ),
 )
 
@@ -261,73 +144,14 @@ A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE =
 )
 
 
-NOBODY_ON_ANOTHER_NODE_GETS_THE_RESERVATION_OF_A_CLAIM_THAT_IS_TAKEN_BACK = Schedule(
-    Scenario(
-        (2, 2),
-        {"c0": 1, "c1": 2},
-        {"a": ("c0", "c1"), "b": ("c1",), "c": ("c0",)},
-        {"a": 10, "b": 10, "c": 0, "d": 0},
-        frozenset({("c", "n1"), ("d", "n0")}),
-        nominate=False,
-        on={"a": "n1", "c": "n0"},
-        writing=True,
-    ),
-    (
-        "users create claim c0",
-        "p0 sees resourceclaims",
-        "users create claim c1",
-        "p0 sees resourceclaims",
-        "users create pod b",
-        "p0 sees pods",
-        "p0 w0 takes work",
-        *["p0 w0 goes on"] * 2,
-        "p0 sees resourceclaims",
-        "users create pod c",
-        "p0 sees pods",
-        "p0 w0 goes on",
-        "users create pod a",
-        "p0 sees pods",
-        "p0 w1 takes work",
-        "p0 w0 goes on",
-        "p0 sees resourceclaims",
-        "31.0 s pass",
-        "p0 w1 goes on",
-        "kube-scheduler tries b",
-        "p0 w1 takes work",
-        "users annotate claim c1",
-        "p0 w0 goes on",
-        "0.4 s pass",
-        "p0 w0 takes work",
-        "12.0 s pass",
-        "p0 w0 goes on",
-        "p0 sees resourceclaims",
-        "p0 w0 takes work",
-        *["p0 w0 goes on"] * 2,
-        "0.4 s pass",
-        "users delete pod a",
-        "kube-scheduler goes on with b",
-        "kube-scheduler sees pods",
-        "kubelet removes pod a",
-        "kube-scheduler takes d on n0",
-    ),
-)
-
-
 @pytest.mark.parametrize(
     "schedule",
     [
-        pytest.param(WHAT_RESTS_IS_RELEASED_ALSO_WHEN_THE_CLAIM_IS_ALLOCATED_ANEW, id="rest"),
-        pytest.param(A_CLAIM_DOES_NOT_WAIT_FOR_EVER_FOR_A_POD_THAT_MISSES_ANOTHER_ONE, id="missing-claim"),
-        pytest.param(NOTHING_IS_CLEARED_THAT_A_POD_WAS_BOUND_WITH_WHILE_THE_WATCH_WAS_BEHIND, id="watch-behind"),
         pytest.param(A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY, id="half-written"),
         pytest.param(A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_WAY, id="old-bind"),
-        pytest.param(A_POD_THAT_IS_MADE_ON_ANOTHER_NODE_DOES_NOT_TAKE_A_CLAIM_FROM_UNDER_A_BIND, id="made-on-a-node"),
         pytest.param(WHO_SHARES_A_CLAIM_WITH_A_POD_ON_A_NODE_MAY_GO_ELSEWHERE_ONCE_THAT_IS_GONE, id="left-a-node"),
         pytest.param(
             A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE, id="card-of-another-driver"
-        ),
-        pytest.param(
-            NOBODY_ON_ANOTHER_NODE_GETS_THE_RESERVATION_OF_A_CLAIM_THAT_IS_TAKEN_BACK, id="reserved-for-another-node"
         ),
     ],
 )
