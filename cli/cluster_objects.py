@@ -18,6 +18,7 @@ from dracaena.api.resource_objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from dracaena.api.workload_objects import PodGroup, PodGroupV1Alpha2
 from dracaena.cli.manifests import Manifest, ManifestError
 from dracaena.validation import reference_to
 from dracaena.validation.field import Field, Report
@@ -36,10 +37,12 @@ _KINDS: Final[tuple[type[KubeObject], ...]] = (
     ResourceClaim,
     ResourceClaimTemplate,
     Pod,
+    PodGroup,
     Namespace,
 )
 _OLDER_VERSIONS: Final[Mapping[type[KubeObject], tuple[str, ...]]] = {
-    DeviceTaintRule: ("resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3")
+    DeviceTaintRule: ("resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3"),
+    PodGroup: (PodGroupV1Alpha2.API_VERSION,),
 }
 """Versions of a kind that have the fields of ours."""
 
@@ -55,6 +58,7 @@ class ClusterObjects:
     claims: tuple[ResourceClaim, ...] = ()
     templates: tuple[ResourceClaimTemplate, ...] = ()
     pods: tuple[Pod, ...] = ()
+    pod_groups: tuple[PodGroup, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
     workloads: tuple[Manifest, ...] = ()
     """The workloads, as written."""
@@ -93,6 +97,7 @@ def read_cluster_objects(
         claims=_all(found, ResourceClaim),
         templates=_all(found, ResourceClaimTemplate),
         pods=_all(found, Pod),
+        pod_groups=_all(found, PodGroup),
         namespaces=_all(found, Namespace),
         workloads=tuple(workloads),
         left_out=tuple(_left_out(kind, found_there) for kind, found_there in others.items()),

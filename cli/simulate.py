@@ -159,7 +159,7 @@ def _run(arguments: argparse.Namespace) -> int:
         found = list(fits(pod_templates(objects, made.pods), objects, start))
         documents, lines = [fit_document(fit) for fit in found], fit_table(found)
     else:
-        outcomes = list(simulation.outcomes((*objects.pods, *made.pods)))
+        outcomes = list(simulation.outcomes((*objects.pods, *made.pods), objects.pod_groups))
         parts = CutParts(arguments.driver_name, objects.slices, objects.claims)
         documents, lines = [_document(outcome) for outcome in outcomes], _table(outcomes, simulation, parts)
         if any(outcome.gang is not None and outcome.gang.is_placed for outcome in outcomes):

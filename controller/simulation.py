@@ -26,6 +26,7 @@ from dracaena.api.resource_objects import (
     ResourceSlice,
 )
 from dracaena.api.topology_levels import DEFAULT_LEVELS, NO_LEVELS, TopologyLevels
+from dracaena.api.workload_objects import PodGroup
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Reasons, Unsatisfied, ended
@@ -42,12 +43,13 @@ from dracaena.controller.allocation.gang.words import members_in_words, place_in
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
-from dracaena.controller.allocation.state.gangs import Family, family_of
+from dracaena.controller.allocation.state.gangs import Family, family_of, group_of
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
 from dracaena.controller.allocation.state.rails import rails_of_kind
 from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import turn
+from dracaena.controller.state.pod_groups import PodGroups
 from dracaena.controller.state.quotas import Quotas
 from dracaena.controller.state.remedy_trials import RemedyTrials
 
@@ -144,6 +146,7 @@ class Simulation:
             taint_rules=taint_rules,
             levels=levels,
         )
+        self._members = PodGroups(lambda pod: True)
         self._quotas = Quotas(self.inventory)
         self._pods_with: defaultdict[str | None, set[str]] = defaultdict(set)  # claim → the placed pods that name it
         self._trials = RemedyTrials(self._allocator, self.inventory, self._quotas, self._pods_with.__getitem__)
@@ -151,7 +154,7 @@ class Simulation:
             self._quotas.change(namespace.key, namespace.metadata.annotations.get(quota_annotation(driver)))
         self._allocator.reprice(self.inventory, SizeDemand().shares(self.inventory.holdings.by_size, now_s=0.0))
 
-    def outcomes(self, pods: Iterable[Pod]) -> Iterator[Outcome]:
+    def outcomes(self, pods: Iterable[Pod], pod_groups: Iterable[PodGroup] = ()) -> Iterator[Outcome]:
         """Decide for all pods in the order of the controller's queue: by priority, then by age with those never created
         last, then in the given order. The pods of a gang are placed at once, at the turn of the first, if they fit;
         else each by itself. Then decide for the claims that no pod names, as if a pod without other needs
@@ -161,7 +164,11 @@ class Simulation:
         node count there with what they request.
         """
         every = tuple(pods)
+        for group in pod_groups:
+            self.inventory.families.sizes.put(group)
         self.place_bound(every)
+        for pod in every:
+            self._members.change(pod.key, pod)
         self._naming.update(key for pod in every for key in {claim.key for claim in pod_claims(pod)})
         owners = {pod.metadata.uid for pod in every} - {""}
         alone = [key for key, claim in self._claims.items() if key not in self._naming and not _owned(claim, owners)]
@@ -173,7 +180,7 @@ class Simulation:
                 gangs.setdefault(family, []).append(pod)
         for pod in waiting:
             family = _gang_of(pod)
-            if family is None or len(gangs.get(family, ())) == 1:
+            if family is None or len(gangs.get(family, ())) == 1 or self._gang_lack(pod) is not None:
                 yield from self.decide(pod)
             else:
                 yield from self._decide_gang(gangs.pop(family, ()))
@@ -206,11 +213,19 @@ class Simulation:
         # Two entries may name one claim: it is still one claim.
         keys = tuple(dict.fromkeys(claim.key or f"{pod.key}-{claim.alias}" for claim in pod_claims(pod)))
         waiting = tuple(key for key in keys if key not in self._claims or not self._claims[key].status.allocation)
-        obstacle = self._obstacle(pod, keys)
+        obstacle = self._obstacle(pod, keys) or self._gang_lack(pod)
         if obstacle is not None:
             yield from (Outcome(key, pod.key, obstacle) for key in waiting)
         elif waiting:
             yield from self._decide(pod, pod.key, keys)
+
+    def _gang_lack(self, pod: Pod) -> str | None:
+        """Say which pods are missing in the input before those of a gang get anything; None: none are."""
+        group = group_of(pod)
+        if group is None or self._members.has_bound(group):
+            return None
+        gang = self.inventory.families.sizes.hard(group, self._members.labelled_size(group))
+        return None if gang is None else gang.lack(self._members.count(group))
 
     def _decide_gang(self, pods: Sequence[Pod]) -> Iterator[Outcome]:
         """Decide for the pods of a gang at once; where that is not possible, for one after another. Without pods for

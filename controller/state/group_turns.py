@@ -174,13 +174,12 @@ class GroupTurns:
         if pods.has_bound(group):
             return None
         gang = sizes.hard(group, pods.labelled_size(group))
-        if gang is None or gang.size is None:
+        if gang is None:
             missing = sizes.not_there(group)
             return None if missing is None else Refused(RefusalKind.INCOMPLETE, missing, concerns_us=True)
-        there = pods.count(group)
-        if there < gang.size:
-            why = f"{there} of {gang.size} pods of its gang exist ({gang.said}), and none gets devices before all exist"
-            return Refused(RefusalKind.INCOMPLETE, why, concerns_us=True)
+        missing = gang.lack(pods.count(group))
+        if missing is not None:
+            return Refused(RefusalKind.INCOMPLETE, missing, concerns_us=True)
         lack = self._room.lack(group)
         if lack is None:
             return None

@@ -96,6 +96,12 @@ class Gang:
     said: str = ""
     """Of a hard one: where its size is said, in words for people."""
 
+    def lack(self, there: int) -> str | None:
+        """Say that a hard one cannot start while so many of its pods exist; None: enough do."""
+        if self.size is None or there >= self.size:
+            return None
+        return f"{there} of {self.size} pods of its gang exist ({self.said}), and none gets devices before all exist"
+
 
 class Sizes:
     """What objects say about the sizes of families. Part of its owner. Cost: a look-up for each call."""

@@ -342,6 +342,45 @@ def test_a_gang_that_does_not_fit_says_how_close_each_level_comes_and_its_pods_a
     }
 
 
+@pytest.mark.parametrize(
+    ("label", "pods", "reason"),
+    [
+        ("3", 3, None),
+        ("3", 2, "2 of 3 pods of its gang exist (label gpu.dracaena.dev/gang), and none gets devices before all exist"),
+        ("three", 2, None),
+    ],
+)
+def test_pods_with_the_label_of_a_gang_get_nothing_unless_all_of_them_are_in_the_input(
+    run: Run, node: Callable[..., Path], tmp_path: Path, label: str, pods: int, reason: str | None
+) -> None:
+    job = indexed_job(pods, "two")
+    job["spec"]["template"]["metadata"] = {"labels": {"gpu.dracaena.dev/gang": label}}
+    found = outcomes(run, node("worker-1", "dgx-1v"), written(tmp_path / "job.yaml", template("two", 2), job))
+    assert [each["node"] for each in found] == [None if reason else "worker-1"] * pods
+    assert reason is None or {each["reason"] for each in found} == {reason}
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1alpha2"])
+@pytest.mark.parametrize(("min_count", "is_served"), [(2, True), (3, False)])
+def test_the_pods_of_a_pod_group_get_nothing_unless_as_many_as_it_needs_are_in_the_input(
+    run: Run, node: Callable[..., Path], tmp_path: Path, version: str, min_count: int, *, is_served: bool
+) -> None:
+    spec = {"schedulingPolicy": {"gang": {"minCount": min_count}}}
+    group = {
+        "apiVersion": f"scheduling.k8s.io/{version}",
+        "kind": "PodGroup",
+        "metadata": {"name": "train"},
+        "spec": spec,
+    }
+    members = [pod(name, named(name)) for name in ("a", "b")]
+    for member in members:
+        member["spec"]["schedulingGroup"] = {"podGroupName": "train"}
+    path = written(tmp_path / "group.yaml", group, claim("a", 2), claim("b", 2), *members)
+    found = outcomes(run, node("worker-1", "dgx-1v"), path)
+    assert [each["node"] for each in found] == ["worker-1" if is_served else None] * 2
+    assert is_served or found[0]["reason"].startswith("2 of 3 pods of its gang exist (minCount of PodGroup train)")
+
+
 def test_a_gang_beyond_the_quota_of_its_namespace_gets_nothing_as_a_whole(
     run: Run, node: Callable[..., Path], tmp_path: Path
 ) -> None:
