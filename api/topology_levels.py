@@ -44,6 +44,8 @@ class TopologyLevels:
 
     labels: tuple[str, ...] = ()
     """Keys of the labels, top first."""
+    is_kueues: bool = False
+    """Whether a Topology of Kueue in the cluster says which; until it is read there are none."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,6 +73,9 @@ class TopologyLevels:
             if domain is not None:
                 yield name, domain.rpartition("/")[2]
 
+
+KUEUE: Final = "kueue"
+"""Says in a list of levels that Kueue knows them."""
 
 NO_LEVELS: Final = TopologyLevels()
 

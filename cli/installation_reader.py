@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from dracaena.api.errors import BadInputError
+from dracaena.api.topology_levels import DEFAULT_LEVELS, TopologyLevels
 from dracaena.cli.installation.control_plane import ADMISSION, DRA, NEEDED, RIGHTS
+from dracaena.cli.installation.levels import levels_of
 from dracaena.cli.installation.programs import CONTROLLER
 from dracaena.cli.installation.snapshot import COMPONENT, Document, Listing, Right, Snapshot, labels
 from dracaena.cli.leader import why_no_leader
@@ -37,11 +41,15 @@ READS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "validatingadmissionpolicybindings": (f"/apis/{ADMISSION}", {}),
     "mutatingadmissionpolicies": (f"/apis/{ADMISSION}", {}),
     "mutatingadmissionpolicybindings": (f"/apis/{ADMISSION}", {}),
+    "topologies": ("/apis/kueue.x-k8s.io/v1beta2", {}),
     "clusterroles": ("/apis/rbac.authorization.k8s.io/v1", _CHART),
     "clusterrolebindings": ("/apis/rbac.authorization.k8s.io/v1", _CHART),
 }
 """Resource → where its API is, and which of its objects are read. Of the slices those of the driver are read by
 themselves."""
+
+OLDER: Final = {"devicetaintrules": "/apis/resource.k8s.io/v1beta2", "topologies": "/apis/kueue.x-k8s.io/v1beta1"}
+"""Where else the API of a resource may be."""
 
 
 def read_installation(client: KubeClient, driver: str, now: datetime) -> Snapshot:
@@ -57,8 +65,9 @@ def read_installation(client: KubeClient, driver: str, now: datetime) -> Snapsho
     client.get_raw("/version")
     version = server_version(client)
     kinds = {kind: _listing(client, f"{root}/{kind}", query, driver) for kind, (root, query) in READS.items()}
-    if not kinds["devicetaintrules"].is_served:
-        kinds["devicetaintrules"] = _listing(client, "/apis/resource.k8s.io/v1beta2/devicetaintrules", {}, driver)
+    for kind, older in OLDER.items():
+        if not kinds[kind].is_served:
+            kinds[kind] = _listing(client, f"{older}/{kind}", {}, driver)
     try:
         slices = client.list(ResourceSlice, field_selector=f"spec.driver={driver}")
         pages, unread = slices.items, tuple(one.key for one in slices.unread)
@@ -80,11 +89,21 @@ def read_installation(client: KubeClient, driver: str, now: datetime) -> Snapsho
     )
 
 
-def controller_deployments(client: KubeClient, driver: str) -> tuple[Document, ...]:
-    """Return the Deployments of controllers in all namespaces; none if they may not be read."""
-    root, query = READS["deployments"]
-    found = _listing(client, f"{root}/deployments", query, driver)
-    return tuple(one for one in found.objects if labels(one).get(COMPONENT) == CONTROLLER)
+def read_levels(client: KubeClient, driver: str) -> TopologyLevels:
+    """Return the levels that the controller has; the default if they cannot be read: `dracaena doctor` says why."""
+
+    def listed(kind: str, root: str, query: Mapping[str, str] = MappingProxyType({})) -> tuple[Document, ...]:
+        return _listing(client, f"{root}/{kind}", query, driver).objects
+
+    def topologies() -> tuple[Document, ...]:
+        return listed("topologies", READS["topologies"][0]) or listed("topologies", OLDER["topologies"])
+
+    found = listed("deployments", *READS["deployments"])
+    controllers = [one for one in found if labels(one).get(COMPONENT) == CONTROLLER]
+    try:
+        return levels_of(controllers, driver, topologies)
+    except BadInputError:
+        return DEFAULT_LEVELS
 
 
 def _listing(client: KubeClient, path: str, query: Mapping[str, str], driver: str) -> Listing:

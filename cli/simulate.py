@@ -120,6 +120,10 @@ def _run(arguments: argparse.Namespace) -> int:
         levels = read_topology_levels(list(filter(None, arguments.topology_levels.split(","))))
     except BadInputError as error:
         raise BadInputError(f"--topology-levels {error}") from error
+    if levels.is_kueues:
+        raise BadInputError(
+            "--topology-levels kueue: nothing is read of a cluster here, name the labels of its Topology"
+        )
     clock = SystemClock()
     manifests = load_manifests(arguments.paths)
     rewriting = Rewriting([one.object for one in manifests.objects], arguments.driver_name)

@@ -92,12 +92,13 @@ class Wanted:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from dracaena.cli.installation_reader import read_levels
     from dracaena.cli.node_events import node_events
 
     client = connect(arguments)
     driver = arguments.driver_name
     nodes = tuple(dict.fromkeys(arguments.nodes))
-    wanted = Wanted(driver, nodes, arguments.output == "json", _levels(client, driver))
+    wanted = Wanted(driver, nodes, arguments.output == "json", read_levels(client, driver))
     read = _read(client, wanted)
     if arguments.watch:
         from dracaena.cli.status_watch import follow
@@ -120,17 +121,6 @@ def _read(client: KubeClient, wanted: Wanted) -> StatusObjects:
         taint_rules(client),
         () if wanted.nodes else _namespaces(client),
     )
-
-
-def _levels(client: KubeClient, driver: str) -> TopologyLevels:
-    """Return the levels that the controller has; the default if they cannot be read."""
-    from dracaena.cli.installation.levels import levels_of
-    from dracaena.cli.installation_reader import controller_deployments
-
-    try:
-        return levels_of(controller_deployments(client, driver), driver)
-    except BadInputError:  # `dracaena doctor` says so
-        return DEFAULT_LEVELS
 
 
 def _namespaces(client: KubeClient) -> Sequence[Namespace]:

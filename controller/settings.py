@@ -140,8 +140,8 @@ class ControllerSettings:
     topology_levels: TopologyLevels = option(  # noqa: RUF009 - a field, as the others
         DEFAULT_LEVELS,
         help="node labels that name racks, blocks and the like, the largest first, or names of known lists of labels "
-        f"({', '.join(sorted(PRESETS))}): pods of one job are placed near each other; [] for none, default "
-        f"[{', '.join(DEFAULT_LEVELS.labels)}]",
+        f"({', '.join(sorted(PRESETS))}), or kueue alone for those of its Topology: pods of one job are placed near "
+        f"each other; [] for none, default [{', '.join(DEFAULT_LEVELS.labels)}]",
         structure=TOPOLOGY_LEVELS,
     )
     selection: str = option(

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import structlog
+
+from dracaena.api.kueue_topology import KueueTopology, KueueTopologyV1Beta1
 from dracaena.api.objects import Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dracaena.api.resource_objects import (
     DeviceClass,
@@ -26,6 +29,9 @@ from dracaena.kube.client import KubeClient
 from dracaena.kube.freshness import cache_trouble, unfollowed
 from dracaena.kube.reflector import Kept, Reflector
 from dracaena.process.clock import Clock
+from dracaena.validation.topology_levels import levels_of_topologies
+
+log = structlog.get_logger()
 
 NamespaceChanged = Callable[[Namespace | None, Namespace | None], None]
 PodChanged = Callable[[Pod | None, Pod | None], None]
@@ -72,17 +78,20 @@ class Watches:
             self.pods,
         )
         self.workloads = WorkloadWatches(client, clock, intake)
+        self.topologies = TopologyWatch(client, clock, intake)
 
     def start(self) -> None:
         """Begin to list and to watch. Returns at once."""
         for reflector in self.all:
             reflector.start()
+        self.topologies.start()
 
     def stop(self) -> None:
         """End all watches."""
         for reflector in self.all:
             reflector.stop()
         self.workloads.stop()
+        self.topologies.stop()
 
     def trouble(self) -> str | None:
         """Return which cache is not filled or not fresh; None when all are well."""
@@ -151,6 +160,50 @@ class WorkloadWatches:
     def watched(self) -> tuple[str, ...]:
         """The families whose sizes are looked up, sorted."""
         return tuple(sorted(self._reflectors))
+
+
+class TopologyWatch:
+    """Kueue's Topology objects, if levels are read from them. Nothing waits for them, and a server may lack them or
+    keep us from reading them: then there are no levels."""
+
+    def __init__(self, client: KubeClient, clock: Clock, intake: Intake) -> None:
+        self._intake, self._known = intake, dict[str, KueueTopology]()
+        self.levels = intake.levels
+        """Those that hold now."""
+        kept: Kept[KueueTopology] = Kept(
+            older=(KueueTopologyV1Beta1,), unread_is_gone=True, on_listed=lambda _is_read: self._follow()
+        )
+        self._reflector = Reflector(client, KueueTopology, clock=clock, on_change=self._changed, kept=kept)
+        self._said, self._is_listed = "", False
+
+    def start(self) -> None:
+        """Begin to watch, if levels are read from there."""
+        if self.levels.is_kueues:
+            self._reflector.start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        if self.levels.is_kueues:
+            self._reflector.stop()
+
+    def _changed(self, old: KueueTopology | None, new: KueueTopology | None) -> None:
+        if old is not None:
+            del self._known[old.key]
+        if new is not None:
+            self._known[new.key] = new
+        if self._is_listed:
+            self._follow()
+
+    def _follow(self) -> None:
+        """Take the levels from what is known, once all of a list is."""
+        self._is_listed = True
+        levels, said = levels_of_topologies(self._known.values())
+        if said != self._said:
+            self._said = said
+            log.info("levels from Kueue", labels=levels.labels, why=said)
+        if levels != self.levels:
+            self._intake.levels_changed(levels)
+            self.levels = levels
 
 
 def _claims(

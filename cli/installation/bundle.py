@@ -70,6 +70,7 @@ KEPT: Final[Mapping[str, Shape]] = {
         "status": {"phase": ..., "reason": ..., "conditions": _CONDITIONS, "containerStatuses": _STATUSES},
     },
     "resourceslices": {"spec": {"driver": ..., "nodeName": ...}},
+    "topologies": {"spec": {"levels": [{"nodeLabel": ...}]}},
     "validatingadmissionpolicies": _POLICY,
     "validatingadmissionpolicybindings": _POLICY,
 }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dracaena.api.errors import BadInputError
+from dracaena.api.kueue_topology import KueueTopology, KueueTopologyLevel, KueueTopologySpec
 from dracaena.api.names import topology_levels_annotation
+from dracaena.api.objects import ObjectMeta
 from dracaena.api.topology_levels import DEFAULT_LEVELS, TopologyLevels
 from dracaena.cli.installation.programs import CONTROLLER
 from dracaena.cli.installation.snapshot import (
@@ -15,34 +17,50 @@ from dracaena.cli.installation.snapshot import (
     Finding,
     Quote,
     Snapshot,
+    entries,
     fine,
     labels,
     name_of,
+    text,
     texts,
     to_fix,
 )
-from dracaena.validation.topology_levels import read_topology_levels
+from dracaena.validation.topology_levels import levels_of_topologies, read_topology_levels
 
 
-def levels_of(deployments: Sequence[Document], driver: str) -> TopologyLevels:
+def levels_of(
+    deployments: Sequence[Document], driver: str, topologies: Callable[[], Sequence[Document]]
+) -> TopologyLevels:
     """Return the levels that the controller with one of these Deployments has; the default without a Deployment. Raises
-    BadInputError if what it says is no list of levels."""
+    BadInputError if what it says is no list of levels. `topologies` returns Kueue's, of which it is asked if need be.
+    """
     key = topology_levels_annotation(driver)
     said = next(filter(None, (texts(one, "metadata", "annotations").get(key) for one in deployments)), "")
     try:
-        return read_topology_levels(json.loads(said)) if said else DEFAULT_LEVELS
+        levels = read_topology_levels(json.loads(said)) if said else DEFAULT_LEVELS
     except (ValueError, RecursionError) as error:
         raise BadInputError("is not JSON") from error
+    return levels_of_topologies(map(_topology, topologies()))[0] if levels.is_kueues else levels
+
+
+def _topology(document: Document) -> KueueTopology:
+    levels = tuple(KueueTopologyLevel(text(one, "nodeLabel")) for one in entries(document, "spec", "levels"))
+    return KueueTopology(metadata=ObjectMeta(name=name_of(document)), spec=KueueTopologySpec(levels=levels))
 
 
 def topology_levels(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes with GPUs are in a domain at each level, and the levels are in order."""
     try:
-        levels = levels_of(snapshot.of_component("deployments", CONTROLLER), snapshot.driver)
+        deployments = snapshot.of_component("deployments", CONTROLLER)
+        levels = levels_of(deployments, snapshot.driver, lambda: snapshot.objects("topologies"))
     except BadInputError as error:
         key = topology_levels_annotation(snapshot.driver)
         yield to_fix("the annotation {} of the controller's Deployment {}: upgrade the chart again", key, Quote(error))
         return
+    if levels.is_kueues and not levels.labels:
+        yield to_fix(
+            "`topology-levels` is kueue and there is no Topology of Kueue that names levels: an admin has to make one"
+        )
     published = {page.spec.node_name for page in snapshot.slices}
     nodes = {name_of(one): labels(one) for one in snapshot.objects("nodes") if name_of(one) in published}
     if levels != DEFAULT_LEVELS or any(any(levels.domains(own)) for own in nodes.values()):

@@ -43,7 +43,7 @@ def latest_snapshot(
             waiting_pods(),
             watches.taint_rules.snapshot(),
             watches.namespaces.snapshot(),
-            settings.topology_levels,
+            watches.topologies.levels,
         )
 
     return LatestSnapshot(settings.driver_name, watched, clock)

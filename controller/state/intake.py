@@ -11,6 +11,7 @@ import structlog
 from dracaena.api.names import quota_annotation
 from dracaena.api.objects import ENDED, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dracaena.api.topology_levels import TopologyLevels
 from dracaena.api.workload_objects import WorkloadObject
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
 from dracaena.controller.allocation.nodes.placement.volumes import class_of
@@ -161,6 +162,18 @@ class Intake:
                 sizes.unfollow(kind)
             else:
                 sizes.follow(kind, is_read=is_read)
+
+    @property
+    @locked
+    def levels(self) -> TopologyLevels:
+        """What nodes are in."""
+        return self._state.inventory.levels
+
+    @locked
+    def levels_changed(self, levels: TopologyLevels) -> None:
+        """Take in other levels. They change what is preferred, so nobody who waits is asked again. Cost: all nodes at
+        once, 0.1 s at 5,000: a cluster gets its levels once."""
+        self._state.inventory.set_levels(levels)
 
     @locked
     def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:

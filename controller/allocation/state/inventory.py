@@ -252,6 +252,13 @@ class Inventory:
         """Forget a device class, if it is there."""
         self.requests.remove_class(name)
 
+    def set_levels(self, levels: TopologyLevels) -> None:
+        """Let other labels say what nodes are in. Cost: that of a change of every node."""
+        self.levels = levels
+        for name in self.nodes.names:
+            self._domains[name] = levels.domains(self.nodes.get(name).labels)
+            self._put(name)
+
     def set_node(self, node: Node) -> bool:
         """Take in a node, new or changed; return whether it has more of some resource than before."""
         self.nodes.put(node)

@@ -10,7 +10,7 @@ import pytest
 from dracaena.api.mig_layout import ConditionedNode
 from dracaena.api.objects import ObjectMeta
 from dracaena.api.topology_levels import DEFAULT_LEVELS, TopologyLevels
-from dracaena.cli.installation_reader import controller_deployments
+from dracaena.cli.installation_reader import read_levels
 from dracaena.cli.status import StatusObjects, Wanted, status_lines
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ForbiddenError, NotFoundError
@@ -44,21 +44,45 @@ def test_programs_read_it_as_a_list_from_the_top() -> None:
     ]
 
 
+def controller(levels: str | None) -> bytes:
+    annotations = {} if levels is None else {f"{DRIVER}/topology-levels": levels}
+    labels = {"app.kubernetes.io/component": "controller"}
+    return json.dumps(
+        {"items": [{"metadata": {"labels": labels, "annotations": annotations}}, {"metadata": 7}]}
+    ).encode()
+
+
+KUEUES = b'{"items": [{"metadata": {"name": "t"}, "spec": {"levels": [{"nodeLabel": "rack"}, 7]}}]}'
+MISSING = NotFoundError("GET", 404, "NotFound", "no")
+
+
 @pytest.mark.parametrize(
-    ("answer", "count"),
+    ("answers", "levels"),
     [
-        (b'{"items": [{"metadata": {"labels": {"app.kubernetes.io/component": "controller"}}}, {"metadata": 7}]}', 1),
-        (b"nonsense", 0),
-        (ForbiddenError("GET /apis/apps/v1/deployments", 403, "Forbidden", "no"), 0),
-        (NotFoundError("GET /apis/apps/v1/deployments", 404, "NotFound", "no"), 0),
+        ({"v1/deployments": controller('["example.com/block", "rack"]')}, LEVELS),
+        ({"v1/deployments": controller(None)}, DEFAULT_LEVELS),
+        ({"v1/deployments": controller("nonsense")}, DEFAULT_LEVELS),
+        ({"v1/deployments": b"nonsense"}, DEFAULT_LEVELS),
+        ({"v1/deployments": ForbiddenError("GET", 403, "Forbidden", "no")}, DEFAULT_LEVELS),
+        (
+            {"v1/deployments": controller('["kueue"]'), "v1beta2/topologies": KUEUES},
+            TopologyLevels(("rack",), is_kueues=True),
+        ),
+        (
+            {"v1/deployments": controller('["kueue"]'), "v1beta1/topologies": KUEUES},
+            TopologyLevels(("rack",), is_kueues=True),
+        ),
+        ({"v1/deployments": controller('["kueue"]')}, TopologyLevels(is_kueues=True)),
     ],
 )
-def test_a_user_who_may_not_read_deployments_sees_the_default_level(answer: bytes | Exception, count: int) -> None:
+def test_the_levels_are_those_of_the_controller_if_the_user_may_read_them(
+    answers: dict[str, bytes | Exception], levels: TopologyLevels
+) -> None:
     class Server:
         def get_raw(self, path: str, _query: Any) -> bytes:
-            assert path == "/apis/apps/v1/deployments"
+            answer = answers.get("/".join(path.split("/")[-2:]), MISSING)
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
-    assert len(controller_deployments(cast(KubeClient, Server()), DRIVER)) == count
+    assert read_levels(cast(KubeClient, Server()), DRIVER) == levels

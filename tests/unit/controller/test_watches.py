@@ -1,4 +1,4 @@
-"""Kinds that say the sizes of families are watched once there are pods of these."""
+"""Kinds that say the sizes of families are watched once there are pods of these; and Kueue's Topology if asked for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from dracaena.api.objects import Pod
+from dracaena.api.topology_levels import TopologyLevels
 from dracaena.api.workload_objects import KINDS
 from dracaena.controller.state.intake import Intake
-from dracaena.controller.watches import WorkloadWatches
+from dracaena.controller.watches import TopologyWatch, WorkloadWatches
 from support.clock import FakeClock
 from support.families import in_family, owner
 from support.kube import client_for, wait_for
@@ -120,3 +121,61 @@ def test_pods_of_all_families_at_once_begin_each_watch_once(tmp_path: Path) -> N
         assert watches.watched == tuple(sorted(KINDS))
         wait_for(lambda: len(server.requests) == len(KINDS) + 1, "a list of each, and of the older PodGroup")
         watches.stop()
+
+
+def test_the_levels_are_those_of_kueues_topology_while_there_is_one(tmp_path: Path) -> None:
+    """A Kueue that serves the older version only; one Topology is there, goes, and another one comes."""
+    bench = Bench()
+    intake = intake_of(bench)
+    intake.levels_changed(TopologyLevels(is_kueues=True))
+
+    def topology(name: str, version: int, *labels: str) -> dict[str, Any]:
+        levels = [{"nodeLabel": label} for label in labels]
+        return {"metadata": {"name": name, "resourceVersion": str(version)}, "spec": {"levels": levels}}
+
+    def answer(request: Request) -> None:
+        if not request.path.startswith("/apis/kueue.x-k8s.io/v1beta1/topologies"):
+            request.answer(404, {"reason": "NotFound", "message": "no such version"})
+        elif request.watching:
+            gone, come = topology("a", 11), topology("b", 12, "rack", "kubernetes.io/hostname")
+            open_watch(("DELETED", gone), ("ADDED", come))(request)
+        else:
+            request.answer(200, listing(10, topology("a", 5, "block", "rack")))
+
+    seen: list[tuple[str, ...]] = []
+    changed = intake.levels_changed
+
+    def noted(levels: TopologyLevels) -> None:
+        seen.append(levels.labels)
+        changed(levels)
+
+    intake.levels_changed = noted  # type: ignore[method-assign]
+    with ScriptedServer(answer) as server:
+        watch = TopologyWatch(client_for(server.url, tmp_path), FakeClock(), intake)
+        watch.start()
+        try:
+            wait_for(lambda: len(seen) >= 3, "three sets of levels")
+        finally:
+            watch.stop()
+    assert seen == [("block", "rack"), (), ("rack",)]
+    assert watch.levels == intake.levels == TopologyLevels(("rack",), is_kueues=True)
+
+
+@pytest.mark.parametrize(("status", "asked"), [(404, 2), (403, 2)])
+def test_without_kueue_or_the_right_to_read_it_there_are_no_levels(status: int, asked: int, tmp_path: Path) -> None:
+    intake = intake_of(Bench())
+    intake.levels_changed(TopologyLevels(is_kueues=True))
+    with ScriptedServer(lambda request: request.answer(status, {"reason": "No", "message": "no"})) as server:
+        watch = TopologyWatch(client_for(server.url, tmp_path), FakeClock(), intake)
+        watch.start()
+        wait_for(lambda: len(server.requests) >= asked, "both versions to be asked for")
+        watch.stop()
+        assert watch.levels == TopologyLevels(is_kueues=True)
+
+
+def test_kueue_is_not_asked_unless_a_setting_says_so(tmp_path: Path) -> None:
+    with ScriptedServer(lambda request: request.answer(404, {})) as server:
+        watch = TopologyWatch(client_for(server.url, tmp_path), FakeClock(), intake_of(Bench()))
+        watch.start()
+        watch.stop()
+        assert server.requests == []

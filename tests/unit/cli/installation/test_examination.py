@@ -221,6 +221,20 @@ FAULTS: tuple[tuple[str, Fault, str], ...] = (
         at("deployments", put(0, "metadata", "annotations", {f"{DRIVER}/topology-levels": '"rack"'})),
         f"the annotation {DRIVER}/topology-levels of the controller's Deployment is not a list of texts",
     ),
+    (
+        "levels",
+        at("deployments", put(0, "metadata", "annotations", {f"{DRIVER}/topology-levels": '["kueue"]'})),
+        "`topology-levels` is kueue and there is no Topology of Kueue that names levels",
+    ),
+    (
+        "levels",
+        lambda one: changed(
+            at("deployments", put(0, "metadata", "annotations", {f"{DRIVER}/topology-levels": '["kueue"]'}))(one),
+            "topologies",
+            lambda found: found.append({"metadata": {"name": "t"}, "spec": {"levels": [{"nodeLabel": "pod/rack"}]}}),
+        ),
+        "no node with GPUs has the label pod/rack of `topology-levels`",
+    ),
     ("levels", at("nodes", put(0, "metadata", "labels", RACK, "r7")), f"1 of 2 nodes with GPUs lack the label {RACK}"),
     (
         "reports",

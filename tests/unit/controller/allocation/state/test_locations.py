@@ -68,7 +68,11 @@ def test_a_node_is_where_its_labels_say_from_when_they_do() -> None:
     for _ in range(300):
         name = f"n{chance.randrange(4)}"
         page = pool_slice(name, IN_CLIQUE if name == "n0" else SMALL)
-        match chance.choice(["label", "label", "publish", "retract", "go"]):
+        match chance.choice(["label", "label", "publish", "retract", "go", "relevel"]):
+            case "relevel":
+                inventory.set_levels(TopologyLevels(chance.choice([(), ("rack",), ("rack", "block")])))
+                inventory.check()
+                inventory.set_levels(TopologyLevels(("block", "rack")))
             case "label":
                 values = {key: chance.choice(["", "1", "2"]) for key in ("block", "rack")}
                 inventory.set_node(node(name, labels={key: value for key, value in values.items() if value}))

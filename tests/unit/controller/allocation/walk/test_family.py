@@ -12,7 +12,7 @@ import pytest
 from dracaena.api.decision import describe
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod
-from dracaena.api.topology_levels import NO_LEVELS
+from dracaena.api.topology_levels import NO_LEVELS, TopologyLevels
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit, decision_of
 from dracaena.controller.allocation.score.choices import Engine
@@ -100,9 +100,9 @@ def test_the_answer_is_that_of_asking_every_node(
                 inventory.families.place(of_family(pod("s", "c"), f"s{number}", size), None)
 
 
-def racks(*sizes: int, others: tuple[str, ...] = ()) -> Inventory:
+def racks(*sizes: int, others: tuple[str, ...] = (), levels: TopologyLevels = NO_LEVELS) -> Inventory:
     """Cliques a, b, … of so many nodes of 8 GPUs each."""
-    inventory = filled(Inventory(DRIVER, others), nodes=(), slices=(), classes=CLASSES)
+    inventory = filled(Inventory(DRIVER, others, levels), nodes=(), slices=(), classes=CLASSES)
     for rack, size in zip("abcdef", sizes, strict=False):
         gpus = tuple(replace(gpu, fabric_clique=f"c.{rack}") for gpu in SWITCHED.gpus)
         for number in range(size):
@@ -177,6 +177,41 @@ def test_the_nearest_sibling_counts_not_the_number_farther_away() -> None:
         inventory.families.place(asking, name)
         inventory.hold(name, frozenset(DeviceId(DRIVER, name, device_name(SWITCHED, gpu)) for gpu in range(8)))
     assert [place(inventory, f"p{number}") for number in range(2)] == ["b1", "c1"]
+
+
+def test_at_one_distance_the_domain_with_the_most_siblings_counts() -> None:
+    inventory = halls(3, 4)
+    for number, name in enumerate(["a0", "b0", "b1"]):
+        inventory.families.place(of_family(pod("s", "c"), f"s{number}"), name)
+        inventory.hold(name, frozenset(DeviceId(DRIVER, name, device_name(SWITCHED, gpu)) for gpu in range(8)))
+    assert place(inventory, "p") == "b2"
+
+
+def test_of_equal_nodes_in_a_rack_the_one_with_a_sibling_counts() -> None:
+    inventory = halls(2)
+    for name in ("a0", "a1"):
+        inventory.hold(name, frozenset(DeviceId(DRIVER, name, device_name(SWITCHED, gpu)) for gpu in range(4)))
+    inventory.families.place(of_family(pod("s", "c"), "s"), "a1")
+    assert place(inventory, "p", count=4) == "a1"
+
+
+def test_the_roomiest_clique_counts_before_the_roomiest_block() -> None:
+    inventory = racks(2, 2, 2, 3, levels=LEVELS)
+    for name in inventory.nodes.names:
+        inventory.set_node(
+            node(name, labels={LEVELS.labels[0]: "block-1" if name in ("d0", "d1", "d2") else "block-0"})
+        )
+    assert place(inventory, "p") == "d0"
+
+
+def test_a_family_that_fits_on_one_node_finishes_one_that_is_in_use_in_whatever_rack() -> None:
+    inventory = halls(3, 1)
+    inventory.hold("b0", frozenset(DeviceId(DRIVER, "b0", device_name(SWITCHED, gpu)) for gpu in range(7)))
+    allocator = Allocator()
+    allocator.reprice(inventory, (0, 0, 0))
+    decision = allocator.allocate(inventory, of_family(pod("p", "p"), "p", 1), [claim("p", request(count=1))])
+    assert isinstance(decision, Allocation)
+    assert decision.node == "b0"
 
 
 def test_nodes_without_a_clique_are_domains_of_their_own() -> None:
