@@ -64,8 +64,9 @@ def _greedy(offers: Sequence[Alike], counts: Pattern, effort: Effort) -> Filling
     ] = []  # cost of each, place of the table, of the node, before, added
 
     def offer(place: int, number: int, pattern: Pattern) -> None:
-        effort.charge(1, Work.SETS)
-        for cost, added in offers[place][0].steps[pattern]:
+        table = offers[place][0]
+        effort.charge(1 if pattern in table.known_steps else len(table.best), Work.SETS)
+        for cost, added in table.steps(pattern):
             if _within(added, left):
                 heapq.heappush(heap, (cost, place, number, pattern, added))
                 break

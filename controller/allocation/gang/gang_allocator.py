@@ -29,6 +29,10 @@ from dracaena.controller.allocation.walk.pod_demand import MAX_COMBINATIONS
 MOST_MEMBERS: Final = 4_096
 """Pods of one gang: a larger one is four writes for each pod, which take minutes."""
 
+MOST_CLASSES: Final = 8
+"""Different kinds of pods in one gang; most have one or two, a leader and its workers. What nodes can give grows with
+the product of their numbers."""
+
 MOST_ROUNDS: Final = 8
 """Plans that are thrown away because the members keep each other off nodes."""
 
@@ -168,6 +172,9 @@ class GangAllocator:
         fixed: tuple[str, ...],
     ) -> GangAllocation | GangRefusal | Refused:
         classes = self._classes(inventory, read)
+        if len(classes) > MOST_CLASSES:
+            text = f"its pods are of {len(classes)} kinds: at most {MOST_CLASSES} are placed at once"
+            return Refused(RefusalKind.LIMIT, text, True)
         states = {name: inventory.state(name) for name in inventory.nodes.names}
         off = ""
         for _ in range(MOST_ROUNDS):

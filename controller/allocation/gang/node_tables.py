@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import pairwise
 from typing import Final
@@ -59,12 +59,24 @@ class NodeTable:
     """Without a member, too."""
     most: Pattern
     """How many members of each class alone fit."""
-    steps: dict[Pattern, tuple[tuple[int, Pattern], ...]]
-    """For each pattern those that it can grow into: cost for each added member, and what is added; least first."""
     shares: tuple[int, ...]
     """For each class a cost such that no pattern costs less than its members together."""
     is_convex: bool
     """Whether there is one class, and no member costs less than the one before it."""
+    known_steps: dict[Pattern, tuple[tuple[int, Pattern], ...]] = field(default_factory=dict, repr=False)
+
+    def steps(self, pattern: Pattern) -> tuple[tuple[int, Pattern], ...]:
+        """Return what can be added to a pattern, with the cost for each added member, the least first. Cost: a step for
+        each pattern, the first time."""
+        found = self.known_steps.get(pattern)
+        if found is None:
+            cost, grown = self.best[pattern].cost, []
+            for other, after in self.best.items():
+                added = tuple(b - a for a, b in zip(pattern, other, strict=True))
+                if other != pattern and min(added) >= 0:
+                    grown.append(((after.cost - cost) // sum(added), added))
+            found = self.known_steps[pattern] = tuple(sorted(grown))
+        return found
 
 
 def linear(values: Sequence[int]) -> int:
@@ -301,14 +313,6 @@ def _table(best: dict[Pattern, Serving], classes: int) -> NodeTable:
     most = tuple(
         max(pattern[number] for pattern in best if sum(pattern) == pattern[number]) for number in range(classes)
     )
-    steps: dict[Pattern, tuple[tuple[int, Pattern], ...]] = {}
-    for pattern, serving in best.items():
-        grown = []
-        for other, after in best.items():
-            added = tuple(b - a for a, b in zip(pattern, other, strict=True))
-            if other != pattern and min(added) >= 0:
-                grown.append(((after.cost - serving.cost) // sum(added), added))
-        steps[pattern] = tuple(sorted(grown))
     shares = tuple(
         min((one.cost // sum(pattern) for pattern, one in best.items() if pattern[number]), default=0)
         for number in range(classes)
@@ -318,4 +322,4 @@ def _table(best: dict[Pattern, Serving], classes: int) -> NodeTable:
         costs = [best[count,].cost for count in range(len(best))]
         gains = [after - before for before, after in pairwise(costs)]
         is_convex = gains == sorted(gains)
-    return NodeTable(best, most, steps, shares, is_convex)
+    return NodeTable(best, most, shares, is_convex)

@@ -14,6 +14,7 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
+from dracaena.controller.allocation.effort import at_most, never
 from dracaena.controller.allocation.gang.domains import Domains
 from dracaena.controller.allocation.gang.gang_allocator import (
     MOST_MEMBERS,
@@ -274,6 +275,39 @@ def test_a_decision_that_takes_too_long_is_refused_or_as_good_as_it_got() -> Non
     found = priced(inventory).allocate(inventory, members(60, 1), racks(inventory, 2), is_over=lambda _steps: True)
     assert isinstance(found, Refused)
     assert found.kind is RefusalKind.TOO_LONG
+
+
+def test_many_kinds_of_pods_are_refused_or_end_in_time() -> None:
+    inventory = hgx(8)
+    sizes = (1, 2, 3, 4, 5, 6, 7, 8)
+    found = priced(inventory).allocate(
+        inventory,
+        [one for size in sizes for one in members(1, size, f"s{size}-")],
+        NO_DOMAINS,
+        is_over=at_most(200_000, never),
+    )
+    assert isinstance(found, GangAllocation)
+    ninth = [(one, [claim("ninth", request(count=1), request("b", 1))]) for one, _ in members(1, 1, "ninth")]
+    gang = [one for size in sizes for one in members(1, size, f"s{size}-")] + ninth
+    refused = priced(inventory).allocate(inventory, gang, NO_DOMAINS)
+    assert isinstance(refused, Refused)
+    assert refused.text == "its pods are of 9 kinds: at most 8 are placed at once"
+
+
+def test_a_plan_that_is_found_when_time_is_up_is_taken() -> None:
+    inventory = hgx(8)
+    gang = [*members(8, 1, "a"), *members(8, 2, "b"), *members(4, 4, "c")]
+    cut = set()
+    for steps in range(2_000, 60_000, 2_000):
+        found = priced(inventory).allocate(inventory, gang, racks(inventory, 4), is_over=at_most(steps, never))
+        cut.add(found.plan.cut_off if isinstance(found, GangAllocation) else None)
+        if isinstance(found, GangAllocation):
+            assert len(found.allocations) == len(gang)
+        else:
+            assert isinstance(found, Refused)
+            assert found.kind is RefusalKind.TOO_LONG
+    assert None in cut
+    assert False in cut
 
 
 def test_nothing_changes_before_somebody_commits() -> None:
