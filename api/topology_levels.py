@@ -12,6 +12,9 @@ from dracaena.api import limits
 RACK: Final = "topology.kubernetes.io/rack"
 """As cluster managers and kind write it."""
 
+CLIQUE_LABEL: Final = "nvidia.com/gpu.clique"
+"""GPU feature discovery names the NVLink clique of a node so, with the value of our attribute fabricClique."""
+
 PRESETS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         # NVIDIA/topograph, pkg/topology/topology.go (KeyFabricTierPrefix): tier 0 is the switch next to the node.

@@ -19,7 +19,7 @@ from dracaena.api.names import taint_key
 from dracaena.api.objects import Node, Pod, Taint
 from dracaena.api.partitions import broken
 from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceSlice
-from dracaena.api.topology_levels import NO_LEVELS, TopologyLevels
+from dracaena.api.topology_levels import CLIQUE_LABEL, NO_LEVELS, TopologyLevels
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.pools import CombinedSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_slice
@@ -490,7 +490,10 @@ class Inventory:
 
     def _location(self, node: str) -> Location | None:
         pool = self.pool(node)
-        location = (*self._domains.get(node, ()), None if pool is None else pool.clique)
+        clique = None if pool is None else pool.clique
+        if clique is None and node in self.nodes:
+            clique = self.nodes.get(node).labels.get(CLIQUE_LABEL) or None
+        location = (*self._domains.get(node, ()), clique)
         return location if any(location) else None
 
     def _put(self, name: str) -> None:

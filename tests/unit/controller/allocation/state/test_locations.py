@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from dracaena.api.topology_levels import TopologyLevels
+from dracaena.api.topology_levels import CLIQUE_LABEL, TopologyLevels
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.locations import Location, LocationIndex
 from dracaena.controller.allocation.state.node_state import NodeState
@@ -58,6 +58,17 @@ def test_a_node_is_in_the_clique_that_all_its_gpus_name() -> None:
     inventory.change_slice(pool_slice("one", IN_CLIQUE), pool_slice("one", SMALL, generation=2))
     inventory.check()
     assert inventory.locations.location("one") is None
+
+
+def test_a_label_names_the_clique_where_the_slices_name_none() -> None:
+    nodes = [node(name, labels={CLIQUE_LABEL: "c.2"}) for name in ("published", "labelled")]
+    slices = [pool_slice("published", IN_CLIQUE), pool_slice("labelled", SMALL)]
+    inventory = make_inventory(DRIVER, nodes=nodes, slices=slices)
+    inventory.check()
+    assert [inventory.locations.location(name) for name in ("published", "labelled")] == [("c.1",), ("c.2",)]
+    inventory.set_node(node("labelled"))
+    inventory.check()
+    assert inventory.locations.location("labelled") is None
 
 
 def test_a_node_is_where_its_labels_say_from_when_they_do() -> None:
