@@ -33,8 +33,8 @@ from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 from dracaena.process.clock import Clock, SystemClock
 
-READY_TIMEOUT_S = 40.0
-"""Time for all programs to start: about 5 s on two free cores, the rest is for a loaded machine."""
+READY_TIMEOUT_S = 120.0
+"""Time for all programs to start: about 5 s on two free cores, the rest is for a slow or loaded machine."""
 
 POLL_S = 0.05
 """Pause between two checks while waiting: too short for a person to notice, long enough not to burden the API."""
