@@ -204,14 +204,12 @@ def test_the_roomiest_clique_counts_before_the_roomiest_block() -> None:
     assert place(inventory, "p") == "d0"
 
 
-def test_a_family_that_fits_on_one_node_finishes_one_that_is_in_use_in_whatever_rack() -> None:
-    inventory = halls(3, 1)
-    inventory.hold("b0", frozenset(DeviceId(DRIVER, "b0", device_name(SWITCHED, gpu)) for gpu in range(7)))
-    allocator = Allocator()
-    allocator.reprice(inventory, (0, 0, 0))
-    decision = allocator.allocate(inventory, of_family(pod("p", "p"), "p", 1), [claim("p", request(count=1))])
-    assert isinstance(decision, Allocation)
-    assert decision.node == "b0"
+def test_where_one_node_has_room_for_all_it_does_not_matter_what_is_around_it() -> None:
+    """Equal nodes go by name, however much room their racks have."""
+    inventory = halls(1, 2)
+    for name in ("a0", "b0"):
+        inventory.hold(name, frozenset(DeviceId(DRIVER, name, device_name(SWITCHED, gpu)) for gpu in range(7)))
+    assert place(inventory, "p", size=1, count=1) == "a0"
 
 
 def test_nodes_without_a_clique_are_domains_of_their_own() -> None:
