@@ -77,6 +77,9 @@ class Doubt:
     since_s: float
     """When we knew for certain that the reservation was gone. Infinite while a write that drops it is under way; then
     the time at which that write ended, or at which it could no longer land."""
+    is_guess: bool = False
+    """Whether nothing speaks for it but that we do not know what happened before `since_s`: kube-scheduler had named no
+    node in the pod by then, as it does before it binds one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,11 +307,10 @@ def _with_doubts(record: ClaimRecord, doubts: tuple[Doubt, ...]) -> ClaimRecord:
     return replace(record, doubts=doubts, rest=() if is_over else record.rest)
 
 
-def doubt_binds(record: ClaimRecord, pods: Iterable[PodIdentity], now_s: float) -> ClaimRecord:
-    """Return the record of a claim that may have lost an allocation while we were not watching and these pods were on
-    their way with it."""
-    phase = _next_phase(record.phase, RecordEvent.SHOWN_FREED_EARLY)
-    return replace(record, phase=phase, rested_s=now_s, doubts=tuple(Doubt(pod, now_s) for pod in pods))
+def doubt_binds(record: ClaimRecord, pods: Iterable[Doubt]) -> ClaimRecord:
+    """Return the record of a free claim that may have lost an allocation, on any node, while we were not watching:
+    these pods may still be bound with it."""
+    return replace(record, stale_binds=_joined(record.stale_binds, pods), stale_nodes=ANYWHERE)
 
 
 def end_write(record: ClaimRecord, event: RecordEvent, now_s: float, late_write_s: float) -> ClaimRecord:
@@ -420,6 +422,9 @@ def _without_idle_share(record: ClaimRecord) -> ClaimRecord:
     """Forget the decision once the claim is free."""
     return replace(record, share=None) if record.phase is Phase.FREE else record
 
+
+ANYWHERE: Final = frozenset({""})
+"""For `stale_nodes`: no decision is for a node of this name."""
 
 NOWHERE: Final[Mapping[PodIdentity, str]] = {}
 

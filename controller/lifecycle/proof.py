@@ -7,7 +7,9 @@ without a trace. It is over, or there was none, when
 
 * the pod is bound, ended or gone, or was never tried because a scheduling gate still held it: none can be added later;
 * kube-scheduler ended an attempt for this pod so long after the reservation was lost that its next attempt sees that;
-* more time has passed than any bind takes, and the server, asked after that, has the pod without a node.
+* more time has passed than any bind takes, and the server, asked after that, has the pod without a node;
+* the doubt is a guess (Doubt.is_guess), and the server, asked once every attempt that had looked at the claims must
+  have named its node in the pod, shows none there.
 
 Our watch of pods may lag by any amount of time, so it cannot tell when a message was written, nor that a pod has no
 node now. So we first ask the server for the pod, at the time that matters, and compare later states with the answer.
@@ -101,7 +103,10 @@ def _about(doubt: Doubt, unbound: Unbound) -> Iterable[PodRecord]:
 
 def _is_proven(pod: PodRecord, doubt: Doubt, bounds: Bounds) -> bool:
     """Whether an attempt for the pod ended after kube-scheduler must have seen that the reservation was gone, or the
-    server showed the pod without a node after the longest bind."""
+    server showed the pod without a node after the longest bind, or after the time in which an attempt names its node.
+    """
+    is_named_nowhere = doubt.is_guess and not pod.nominated and pod.nominated_s < doubt.since_s
+    over_s = doubt.since_s + bounds.settle_s if is_named_nowhere else last_bind_s(doubt, bounds)
     was_never_tried = pod.is_gated and pod.requested_s >= doubt.since_s
     is_tried_since = pod.spoke_s >= doubt.since_s + bounds.settle_s
-    return was_never_tried or is_tried_since or pod.requested_s >= last_bind_s(doubt, bounds)
+    return was_never_tried or is_tried_since or pod.requested_s >= over_s

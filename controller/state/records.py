@@ -349,9 +349,9 @@ class Records:
         """Start to lead, right after everything was listed after the last write of an earlier leader.
 
         We do not know what it did, or which pods lost a reservation to it: any pod that names an allocated claim and
-        has no reservation now may be one. A claim without an allocation may have been cleared for one of its pods while
-        another was being bound with it: kube-scheduler names the node in a pod before it binds it. Then nobody gets the
-        claim until that is settled; which devices it had, nothing shows, so none rest.
+        has no reservation now may be one. A claim without an allocation may have been cleared for a pod, which may be
+        gone, while another was being bound with it. Then no other pod gets the claim until that is settled; which
+        devices it had, nothing shows, so none rest.
         """
         for record in list(self._claims.values()):
             if record.phase is Phase.UNRESERVED:
@@ -364,10 +364,14 @@ class Records:
     # Inside
 
     def _doubt_binds(self, record: ClaimRecord, now_s: float) -> None:
-        unbound = self.pods_of(record.key).unbound
-        going = tuple(PodIdentity(pod.key, pod.uid) for pod in unbound if pod.nominated)
-        if going and len(unbound) > 1:
-            self._apply(record.key, lambda known: claim_record.doubt_binds(known, going, now_s))
+        """A claim that was generated for its one pod goes to no other: it costs no questions about that pod."""
+        if _is_of_a_pod(record.shown) and self.naming_count(record.key) < 2:
+            return
+        known = {doubt.pod for doubt in record.stale_binds}
+        pods = ((PodIdentity(pod.key, pod.uid), pod.nominated) for pod in self.pods_of(record.key).unbound)
+        doubts = [Doubt(pod, now_s, is_guess=not node and pod not in known) for pod, node in pods]
+        if doubts:
+            self._put(record, claim_record.doubt_binds(record, doubts))
 
     def _has_others_waiting(self, record: ClaimRecord) -> bool:
         if is_for_group(record.shown):
@@ -471,6 +475,10 @@ class Records:
 def _has_nothing(record: ClaimRecord | None) -> bool:
     """Whether a claim has no devices, and none were decided for it."""
     return record is None or (not record.is_held and record.share is None)
+
+
+def _is_of_a_pod(claim: ResourceClaim) -> bool:
+    return any(owner.controller and owner.kind == "Pod" for owner in claim.metadata.owner_references)
 
 
 def _is_going(pod: Pod) -> bool:

@@ -107,6 +107,18 @@ def forgets_binds_without_a_reservation() -> Iterator[None]:
 
 
 @contextmanager
+def asks_only_about_pods_with_a_node() -> Iterator[None]:
+    """A new leader doubts no bind but those whose node is in the pod by then."""
+    doubt_binds = claim_record.doubt_binds
+
+    def of_named(record: ClaimRecord, pods: Sequence[Doubt]) -> ClaimRecord:
+        return doubt_binds(record, [doubt for doubt in pods if not doubt.is_guess])
+
+    with mock.patch.object(claim_record, "doubt_binds", of_named):
+        yield
+
+
+@contextmanager
 def trusts_gates_of_the_watch() -> Iterator[None]:
     """A pod that the watch shows gated counts as one that was never tried."""
     is_proven = proof._is_proven

@@ -84,6 +84,8 @@ class Scheduler:
         self.binding: dict[str, Try] = {}
         self.since_s: dict[str, float] = {}
         self.about_to: dict[str, str] = {}
+        self.unnamed: set[str] = set()
+        """Pods in the background whose node it has not named yet."""
         self.bound: set[str] = set()  # UIDs that it bound, whether its view shows it or not
         self._assumed: dict[str, ResourceClaim] = {}
         self._going_to: dict[str, str] = {}  # UIDs of pods that it sent to a node → the node
@@ -158,8 +160,10 @@ class Scheduler:
         self.binding[pod.key] = self.trying[1]
         self.trying = None
         self._going_to[pod.metadata.uid] = node
+        self.unnamed.add(pod.key)
         yield f"is about to bind it to {node}"
         self._nominate(pod, node)
+        self.unnamed.discard(pod.key)
         yield "waits for Permit and volumes"
         bound = yield from self._pre_bind(pod, claims, node, devices)
         if bound:

@@ -65,8 +65,6 @@ class Excused:
     claim_key: str
     node: str
     devices: frozenset[tuple[str, str]]
-    leaders: int
-    """How many processes had begun to lead when that was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +107,6 @@ class World:
         self.foreign: set[tuple[str, str]] = set()
         """(claim UID, allocationTimestamp) of what kube-scheduler allocated."""
         self.excused: list[Excused] = []
-        self.leaders = 1
-        """How many processes have begun to lead."""
         self.rooms: list[Room] = []
         """As far as the process that leads knows of it."""
         self.moved: set[tuple[str, str]] = set()
@@ -149,10 +145,13 @@ class World:
         return found
 
     def longest_leap_s(self) -> float:
-        """Return how much time may pass: no bind takes longer than any does."""
-        under_way = [*self.scheduler.binding, *([self.scheduler.trying[0]] if self.scheduler.trying else [])]
-        began_s = min((self.scheduler.since_s[key] for key in under_way), default=self.server.now_s)
-        return began_s + LONGEST_BIND_S - self.server.now_s
+        """Return how much time may pass: no bind takes longer than any does, and an attempt that has looked at the
+        claims names its node in the pod within the time in which it would see a change of them."""
+        scheduler = self.scheduler
+        under_way = [*scheduler.binding, *([scheduler.trying[0]] if scheduler.trying else [])]
+        ends_s = [scheduler.since_s[key] + LONGEST_BIND_S for key in under_way]
+        ends_s += [scheduler.since_s[key] + SEEN_S for key in scheduler.unnamed]
+        return min(ends_s, default=self.server.now_s + LONGEST_BIND_S) - self.server.now_s
 
     def _users(self) -> Sequence[Candidate]:
         """Return what users can do, which only changes with what the server has, and with whom kube-scheduler refuses.
@@ -442,7 +441,6 @@ class World:
             if not self.may_begin(process):
                 return False
             self._say(step)
-            self.leaders += 1
             process.begin()
             self._go_on(process, "start")
             return True
@@ -571,7 +569,7 @@ class World:
             names_it = any(entry.key == claim.key for entry in pod_claims(pod))
             is_there = pod.spec.node_name == node or pod.key in self.scheduler.binding
             if (by is None or pod.metadata.uid != by.metadata.uid) and names_it and is_there:
-                self.excused.append(Excused(pod.metadata.uid, claim.key, node, devices, self.leaders))
+                self.excused.append(Excused(pod.metadata.uid, claim.key, node, devices))
 
     def preempted(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """kube-scheduler evicted pods for a pod: what it cleared in the same attempt stays the pod's, if the leader
@@ -590,18 +588,11 @@ class World:
 
         Nobody but kube-scheduler can prevent that when it made either allocation itself (what it cleared of its own
         leaves no trace that a new leader could wait for), or when users made a new claim of the name meanwhile; nor can
-        a controller whose watch had not shown the pod when it allocated, or that has begun to lead since others cleared
-        what the pod is being bound with (known gaps of docs/design/allocation-lifecycle.md).
+        a controller whose watch had not shown the pod when it allocated (known gaps of
+        docs/design/allocation-lifecycle.md).
         """
         is_foreign = self._is_foreign(began_with) or self._is_foreign(claim)
-        before = [one for one in self.excused if (one.pod_uid, one.claim_key) == (pod.metadata.uid, claim.key)]
-        is_forgotten = bool(before) and before[-1].leaders != self.leaders
-        if (
-            is_foreign
-            or is_forgotten
-            or claim.metadata.uid != began_with.metadata.uid
-            or not self._was_known(pod, claim)
-        ):
+        if is_foreign or claim.metadata.uid != began_with.metadata.uid or not self._was_known(pod, claim):
             self.moved.add((pod.metadata.uid, claim.key))
 
     def _is_foreign(self, claim: ResourceClaim) -> bool:

@@ -47,8 +47,7 @@ A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY = S
         "p0 is started again",
         "p0 begins to lead",
         "p0 goes on with start",
-        "p0 w1 takes work",
-        "p0 w1 goes on",
+        *["p0 w1 takes work", "p0 w1 goes on"] * 2,
         "p0 w1 goes on",
         "p0 w1 goes on",
         "p0 w1 goes on",
@@ -60,6 +59,7 @@ A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY = S
         "kube-scheduler takes b on n0",
         "p0 sees pods",
         "kube-scheduler tries b",
+        "kube-scheduler goes on with b",
         "31.0 s pass",
         "p0 w0 takes work",
         "p0 w0 goes on",
@@ -68,7 +68,6 @@ A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY = S
         "p0 w1 goes on",
         "users create claim c2",
         "users create pod c",
-        "kube-scheduler goes on with b",
         "p0 crashes",
         "p0 is started again",
         "kube-scheduler goes on with b",
@@ -127,8 +126,8 @@ A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE =
         "p0 is started again",
         "p0 begins to lead",
         *["p0 goes on with start"] * 2,
-        "p0 w0 takes work",
-        *["p0 w0 goes on"] * 4,
+        *["p0 w0 takes work", "p0 w0 goes on"] * 3,
+        *["p0 w0 goes on"] * 3,
         "12.0 s pass",
         "kube-scheduler tries b",
         "kube-scheduler goes on with b",
@@ -144,6 +143,42 @@ A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE =
 )
 
 
+NOBODY_GETS_A_CLAIM_WHILE_A_POD_MAY_BE_BOUND_WITH_IT_SINCE_BEFORE_THE_LEADER = Schedule(
+    Scenario(
+        (2, 2),
+        {"c": 2, "d": 1},
+        {"a": ("c",), "b": ("c",), "e": ("d",), "f": ("d", "c")},
+        {"f": 10},
+        frozenset({("a", "n1"), ("b", "n1"), ("e", "n1"), ("f", "n0")}),
+        gated=frozenset({"a", "e"}),
+        halves=frozenset({"d"}),
+    ),
+    (
+        "users create claim d",
+        "users create pod e",
+        "p0 sees resourceclaims",
+        "users create claim c",
+        "users create pod b",
+        *["p0 sees pods"] * 2,
+        "p0 w0 takes work",
+        "p0 w0 goes on",
+        "p0 sees resourceclaims",
+        "p0 w0 takes work",
+        "users create pod a",
+        *["p0 w0 goes on"] * 3,
+        "users ungate pod a",
+        "kube-scheduler takes b on n1",
+        "p0 w0 goes on",
+        "2.5 s pass",
+        "p0 loses its lease",
+        "kube-scheduler refuses b on n0",
+        "kube-scheduler tries a",
+        "kube-scheduler tries b",
+        "kube-scheduler goes on with b",
+    ),
+)
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -153,6 +188,7 @@ A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE =
         pytest.param(
             A_POD_WHOSE_CARD_KUBE_SCHEDULER_ALLOCATES_KEEPS_ITS_GPU_WHILE_ITS_NODE_IS_GONE, id="card-of-another-driver"
         ),
+        pytest.param(NOBODY_GETS_A_CLAIM_WHILE_A_POD_MAY_BE_BOUND_WITH_IT_SINCE_BEFORE_THE_LEADER, id="earlier-leader"),
     ],
 )
 def test_a_schedule_that_broke_a_rule_breaks_none_any_more(schedule: Schedule) -> None:
@@ -168,6 +204,13 @@ def test_the_schedule_in_which_only_a_reservation_counts_as_being_on_the_way_bre
         broken = repeat(A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_WAY)
     assert broken is not None
     assert "not allocated there" in broken.why
+
+
+def test_the_schedule_in_which_a_new_leader_asks_only_about_pods_with_a_node_breaks_a_rule() -> None:
+    with stepping(), faults.asks_only_about_pods_with_a_node():
+        broken = repeat(NOBODY_GETS_A_CLAIM_WHILE_A_POD_MAY_BE_BOUND_WITH_IT_SINCE_BEFORE_THE_LEADER)
+    assert broken is not None
+    assert "with which default/a was bound" in broken.why
 
 
 def test_a_pod_that_was_made_again_between_two_looks_does_not_stand_behind_itself() -> None:

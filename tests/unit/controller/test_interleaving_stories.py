@@ -120,9 +120,9 @@ def the_earlier_of_two_gives_way_when_the_later_one_is_bound() -> None:
         story.decide("w0", "p")
         story.take("users create claim d", "users create pod q", "2.5 s pass")
         story.until("w0", "is about to send: allocation of ResourceClaim c")
-        story.take("kube-scheduler tries q")
+        story.take("kube-scheduler tries q", "kube-scheduler goes on with q")
         story.finish("w0")
-        story.take("2.5 s pass", *["kube-scheduler goes on with q"] * 4)
+        story.take("2.5 s pass", *["kube-scheduler goes on with q"] * 3)
         story.see()
         story.work()
         process = story.world.processes["p0"]

@@ -156,22 +156,14 @@ def test_what_rests_is_let_go_by_a_newer_state_when_no_doubt_is_left() -> None:
     assert (free.phase, devices(free)) == (Phase.FREE, set())
 
 
-def test_a_claim_with_which_pods_may_be_on_their_way_since_before_is_closed_and_holds_nothing() -> None:
-    """The claim has no allocation any more, and which devices it had is not known."""
-    closed = doubt_binds(first_record(empty(3), 0.0), [P], 5.0)
-    assert (closed.phase, closed.is_open, devices(closed)) == (Phase.RESTING, False, set())
-    assert closed.doubts == (Doubt(P, 5.0),)
-    still = show(closed, empty(4), 6.0)
-    assert (still.phase, still.doubts, devices(still)) == (Phase.RESTING, (Doubt(P, 5.0),), set())
-    anew = show(still, state(5, "q", device="gpu-2", at=B), 7.0)
-    assert (anew.phase, anew.doubts, devices(anew)) == (Phase.ALLOCATED, (Doubt(P, 5.0),), {"gpu-2"})
-    free = meet(still, RecordEvent.PROVEN)
-    assert (free.phase, free.doubts, free.is_open) == (Phase.FREE, (), True)
-
-
-def test_nothing_is_doubted_while_a_decision_is_under_way() -> None:
-    with pytest.raises(NotAllowedError):
-        doubt_binds(decide(first_record(empty(1), 0.0), SHARE), [P], 5.0)
+def test_a_claim_with_which_pods_may_be_on_their_way_since_before_is_open_to_no_other_pod_and_holds_nothing() -> None:
+    """The claim has no allocation any more, and which node and devices it had is not known."""
+    free = doubt_binds(first_record(empty(3), 0.0), [Doubt(P, 5.0)])
+    assert (free.phase, free.is_open_to(P.uid), free.is_open_to("q"), devices(free)) == (Phase.FREE, True, False, set())
+    assert not free.is_open_on(A)
+    still = show(free, empty(4), 6.0)
+    assert (still.stale_binds, still.is_open_to("q")) == ((Doubt(P, 5.0),), False)
+    assert settle(still, still.stale_binds).is_open_to_all
 
 
 def test_what_may_not_happen_is_said_with_phase_and_event() -> None:
@@ -235,7 +227,7 @@ FIRST = st.sampled_from(
     [
         first_record(empty(1), 0.0),
         first_record(state(1, "p"), 0.0),
-        doubt_binds(first_record(empty(1), 0.0), [P], 0.0),
+        doubt_binds(first_record(empty(1), 0.0), [Doubt(P, 0.0)]),
     ]
 )
 
