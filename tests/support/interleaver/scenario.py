@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -12,8 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.api.names import allocation_gate
-from dracaena.api.objects import Namespace, Node, NodeStatus, OwnerReference, Pod
+from dracaena.api.objects import Namespace, Node, NodeStatus, ObjectMeta, OwnerReference, Pod
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceSlice
+from dracaena.api.workload_objects import PodGroup
 from dracaena.controller.settings import ControllerSettings
 from support.allocation import (
     DRIVER,
@@ -150,6 +152,12 @@ class Scenario:
     def namespaces(self) -> tuple[Namespace, ...]:
         """Those with a quota."""
         return tuple(namespace(name, json.dumps({"gpus": most})) for name, most in self.quotas.items())
+
+    @property
+    def pod_groups(self) -> tuple[PodGroup, ...]:
+        """One for each group, of as many pods as there are of it."""
+        sizes = Counter(group for name, group in self.groups.items() if name in self.pods)
+        return tuple(PodGroup(ObjectMeta(group, "default"), size) for group, size in sorted(sizes.items()))
 
     def key(self, name: str) -> str:
         """Return the key of a pod or claim."""

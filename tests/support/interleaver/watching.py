@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dracaena.api.objects import KubeObject, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.api.workload_objects import PodGroup
 from dracaena.kube.reflector import Kept, Reflector
 from support.interleaver.server import AROUND, Change, OtherSlice
 from support.interleaver.strands import Strand
@@ -81,10 +83,27 @@ class SteppedReflector(Reflector[Any]):
 
 
 class StillReflector:
-    """A reflector of a kind that never changes here."""
+    """A reflector of a kind that never changes here: what there is of it is there from the start."""
 
-    def __init__(self, client: Client, kind: type[KubeObject], **rest: Any) -> None:
+    def __init__(
+        self,
+        client: Client,
+        kind: type[KubeObject],
+        *,
+        on_change: Callable[[None, Any], None] = lambda old, new: None,
+        kept: Kept[Any] | None = None,
+        **_: Any,
+    ) -> None:
         self.resource = kind.RESOURCE
+        self._items = client.world.scenario.pod_groups if kind is PodGroup else ()
+        self._on_change, self._kept = on_change, kept
+
+    def start(self) -> None:
+        """Show all that there is. Only what is not watched from the beginning is started here."""
+        for item in self._items:
+            self._on_change(None, item)
+        if self._kept is not None and self._kept.on_listed is not None:
+            self._kept.on_listed(True)
 
     def wait_synced(self, timeout_s: float) -> bool:
         return True
