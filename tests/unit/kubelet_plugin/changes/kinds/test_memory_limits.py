@@ -91,7 +91,7 @@ class Ground:
             FakeClaims(*self.claims),
             pods=self.pods,
             kind_of=kinds_on(lambda: NodeEnforcement(memory_limits=cgroups.problem())),
-            kinds=[MemoryLimits(self.limiter.limit, cgroups)],
+            kinds=[MemoryLimits(lambda *given: self.limiter.limit(*given), cgroups)],  # noqa: PLW0108 - as it is when called
             steps=steps or FileSteps(),
             **parts,
         )
