@@ -33,8 +33,11 @@ _NOBODY = _Members()
 
 class PodGroups:
     """Kept up to date at each change of a pod and of what its claims have, so that no caller has to look at a whole
-    group to learn about one of its pods. Part of its owner, and used under the owner's lock. Cost: O(1) per call, and a
-    look at a pod's claims."""
+    group to learn about one of its pods. Part of its owner, and used under the owner's lock. Cost: O(1) per call, a
+    look at a pod's claims, and a step for each size in the labels of its group.
+
+    A pod that failed is in no group: a Job keeps the failed pods of a gang that starts once more. One that succeeded
+    stays bound, so that a pod that is repeated after the others are done does not wait for them."""
 
     def __init__(self, waits: Callable[[Pod], bool]) -> None:
         """`waits` returns whether some claim of a pod has no devices, and none were decided for it."""
@@ -74,7 +77,7 @@ class PodGroups:
         """Take in a change of a pod, once its claims are known."""
         self._leave(key)
         group = None if new is None else group_of(new)
-        if new is None or group is None:
+        if new is None or group is None or new.status.phase == "Failed":
             return
         stays = new.status.phase not in ENDED and new.metadata.deletion_timestamp is None
         if not stays and not new.spec.resource_claims:

@@ -188,6 +188,31 @@ def test_a_gang_of_which_a_pod_is_bound_was_complete_and_late_pods_are_served() 
     assert "default/a-7" in placed(bench)
 
 
+def end(bench: Bench, name: str, phase: str) -> None:
+    """Let a pod be over, and stay as a Job's pods do."""
+    bench.bind(name, "n")
+    stored = bench.api.pods[f"default/{name}"]
+    bench.add(msgspec.structs.replace(stored, status=msgspec.structs.replace(stored.status, phase=phase)))
+
+
+def test_a_gang_that_starts_once_more_beside_its_failed_pods_waits_for_all_again() -> None:
+    bench = gang_of(2, 2)
+    for name in ("a-0", "a-1"):
+        end(bench, name, "Failed")
+    join(bench, 2)
+    assert "default/a-2" not in placed(bench)
+    join(bench, 3)
+    assert {"default/a-2", "default/a-3"} <= {*placed(bench)}
+
+
+def test_a_pod_that_is_repeated_after_the_others_are_done_waits_for_nobody() -> None:
+    bench = gang_of(2, 2)
+    end(bench, "a-0", "Succeeded")
+    end(bench, "a-1", "Failed")
+    join(bench, 2)
+    assert "default/a-2" in placed(bench)
+
+
 def test_pods_wait_for_a_pod_group_that_nobody_has_created() -> None:
     bench = Bench(n=FOUR)
     intake = bench.cluster.intake

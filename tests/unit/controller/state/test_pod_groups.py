@@ -87,7 +87,7 @@ def test_how_many_there_are_and_what_their_labels_say_is_what_a_look_at_all_says
             pods[key] = changed(
                 pod,
                 node=rng.choice(["", "", "n"]),
-                phase=rng.choice(["", "Pending", "Failed"]),
+                phase=rng.choice(["", "Pending", "Failed", "Succeeded"]),
                 label=rng.choice(["", "3", "7", "0"]),
                 claims=rng.random() < 0.7,
             )
@@ -98,7 +98,9 @@ def test_how_many_there_are_and_what_their_labels_say_is_what_a_look_at_all_says
             sizes = [int(pod.metadata.labels.get(GANG_LABEL, 0)) for pod in staying]
             assert groups.count(each) == len(staying)
             assert groups.labelled_size(each) == (max(sizes, default=0) or None)
-            assert groups.has_bound(each) == any(pod.spec.node_name and pod.spec.resource_claims for pod in of_group)
+            with_claims = [pod for pod in of_group if pod.spec.resource_claims and pod.status.phase != "Failed"]
+            assert groups.has_bound(each) == any(pod.spec.node_name for pod in with_claims)
+            assert groups.pods(each) == tuple(sorted(pod.key for pod in with_claims))
     for key in list(pods):
         groups.change(key, None)
     assert (groups._groups, groups._group_of) == ({}, {})
