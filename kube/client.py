@@ -12,7 +12,15 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
-from dracaena.api import exporter_objects, mig_layout, objects, resource_objects, review_objects
+from dracaena.api import (
+    exporter_objects,
+    kueue_topology,
+    mig_layout,
+    objects,
+    resource_objects,
+    review_objects,
+    workload_objects,
+)
 from dracaena.api.go_json import encode_as_go
 from dracaena.api.json_text import elements, set_apart
 from dracaena.api.objects import KubeObject
@@ -83,7 +91,15 @@ def _kinds(module: ModuleType) -> Iterator[type[KubeObject]]:
 
 # msgspec inspects a type when it is first decoded, and two threads that do so at once crash the process (0.22.0).
 # Several caches start at the same moment, so all types are inspected here, by the one thread that imports.
-_MODULES = (objects, resource_objects, review_objects, exporter_objects, mig_layout)
+_MODULES = (
+    objects,
+    resource_objects,
+    review_objects,
+    exporter_objects,
+    mig_layout,
+    workload_objects,
+    kueue_topology,
+)
 _KINDS = (kind for module in _MODULES for kind in _kinds(module))
 for _shape in (
     *_KINDS,

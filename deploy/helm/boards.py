@@ -118,7 +118,8 @@ def fleet() -> dashboard.Dashboard:
         _stat(
             "Pods that need a person",
             "Pods that wait until somebody changes a claim, a class, a right or a setting. Their Events say what.",
-            'sum(max by (reason) (dracaena_controller_waiting_pods{reason!~"no-node|held|took-too-long|quota"})) '
+            "sum(max by (reason) (dracaena_controller_waiting_pods{reason!~"
+            '"no-node|held|took-too-long|incomplete-gang|gang-too-large|quota"})) '
             "or vector(0)",
             _NONE_IS_WELL,
         ),
@@ -162,7 +163,8 @@ def fleet() -> dashboard.Dashboard:
         ),
         _lines(
             "Pods that wait, by reason",
-            "no-node fits on no node now; quota: the namespace holds as much as it may; held and took-too-long pass by "
+            "no-node fits on no node now; quota: the namespace holds as much as it may; gang-too-large: all nodes "
+            "together have less; incomplete-gang: other pods do not exist yet; held and took-too-long pass by "
             "themselves; all others need a person.",
             {"{{reason}}": "max by (reason) (dracaena_controller_waiting_pods)"},
         ),
