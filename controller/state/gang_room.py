@@ -32,15 +32,16 @@ class _Look:
     needed: int
     """How many of its pods with claims have to be served at once."""
     room: int
-    """For how many all nodes have room, at most."""
+    """For how many all nodes have room, at most; of a gang that has enough it is only known that it has."""
 
 
 class GangRoom:
     """Part of its owner, and used under the owner's lock.
 
     Room is what the GPUs of all nodes come to that the pods may use, if all other pods were gone: CPU, memory and
-    links are not counted, so it may be called too large and never too small. A look costs a step for each node, and a
-    thousand gangs may wait: so each call of look() is about one, the one that was looked at longest ago.
+    links are not counted, so it may be called too large and never too small. A look costs a step for each node
+    until the room is enough, and a thousand gangs may wait: so each call of look() is about one, the one that was
+    looked at longest ago.
     """
 
     def __init__(self, inventory: Inventory, records: Records) -> None:
@@ -56,7 +57,8 @@ class GangRoom:
             return NOBODY
         gang = min(gangs, key=lambda one: (self._looks[one].number if one in self._looks else -1, one))
         was_too_large = self.lack(gang) is not None
-        self._looks[gang] = _Look(next(self._numbers), self._needed(gang), self._room(gang))
+        needed = self._needed(gang)
+        self._looks[gang] = _Look(next(self._numbers), needed, self._room(gang, needed))
         return self._records.groups.waiting(gang) if was_too_large and self.lack(gang) is None else NOBODY
 
     def lack(self, gang: Family) -> tuple[int, int] | None:
@@ -72,12 +74,18 @@ class GangRoom:
         found = self._inventory.families.sizes.hard(gang, pods.labelled_size(gang))
         return 0 if found is None or found.size is None else found.size - pods.count_without_claims(gang)
 
-    def _room(self, gang: Family) -> int:
+    def _room(self, gang: Family, needed: int) -> int:
+        """Return for how many pods the nodes have room, or some number that is enough."""
         reaches = self._reaches(gang)
         if reaches is None:
             return BOUNDLESS
         known: dict[tuple[bytes, str], bool] = {}
-        return sum(max(one.most(node, known) for one in reaches) for node in self._inventory.nodes.names)
+        room = 0
+        for node in self._inventory.nodes.names:
+            room += max(one.most(node, known) for one in reaches)
+            if room >= needed:
+                break
+        return room
 
     def _reaches(self, gang: Family) -> Sequence[Reach] | None:
         """Return what the pods ask of a node, each kind once. None: there are too many, or some of them may be served

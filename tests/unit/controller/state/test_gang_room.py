@@ -137,6 +137,22 @@ def test_it_is_said_and_holds_nothing_and_starts_once_there_is_a_node_more() -> 
     assert sum(bench.on_node(f"a-{number}") is not None for number in range(3)) == 3
 
 
+def test_a_look_ends_at_the_node_with_which_there_is_room_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def counted(self: Reach, node: str, known: dict[tuple[bytes, str], bool]) -> int:
+        asked.append(node)
+        return most(self, node, known)
+
+    bench = Bench(**{f"n{number}": FOUR for number in range(9)})
+    monkeypatch.setattr(Reach, "most", counted)
+    bench.cluster.intake.workload_changed(None, pod_group("a", "default", 2))
+    for number in range(2):
+        bench.add(claim(f"a-{number}", request(count=4)), member(f"a-{number}", "a", 1))
+    bench.cluster._state.groups.look_for_room()
+    assert (len(asked), lack(bench)) == (2, None)
+
+
 def test_a_smaller_size_is_looked_at_again() -> None:
     bench = Bench(n=FOUR)
     waiting_gang(bench, 2, 2, 2)
