@@ -39,7 +39,10 @@ class WorkloadObject(KubeObject, frozen=True):
         sent = msgspec.json.decode(text, type=_Sent)
         meta = sent.metadata
         bare = ObjectMeta(meta.name, meta.namespace, meta.uid, meta.resource_version)
-        return cls(bare, msgspec.json.decode(sent.spec, type=cls.SPEC).size)
+        try:
+            return cls(bare, msgspec.json.decode(sent.spec, type=cls.SPEC).size)
+        except msgspec.ValidationError:  # a form that we do not know: the object is there, and says no size
+            return cls(bare)
 
 
 class _Sent(Wire, frozen=True):

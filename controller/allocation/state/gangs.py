@@ -151,8 +151,10 @@ class Sizes:
 
     def hard(self, family: Family, labelled: int | None) -> Gang | None:
         """Return a family as a gang of which fewer are of no use, given the size in the labels of its pods; None: its
-        users do not say that it is one. A PodGroup with the policy `basic` is none."""
+        users do not say that it is one. A PodGroup with the policy `basic` is none, whatever its pods' labels say."""
         item = self._objects.get(family)
+        if self.is_basic(family):
+            return None
         size = None if item is None or family.kind != PodGroup.FAMILY else _valid(item.size)
         if item is not None and size is not None:
             return Gang(

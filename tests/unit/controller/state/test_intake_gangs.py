@@ -136,11 +136,11 @@ class GangChanges:
             return False
         group = self._groups.get(author[1]) if author[0] == "PodGroup" else None
         labels = [int(size) for one in pods if (size := label_of(one))]
-        if group is not None and group.size is not None:
-            return len(pods) < group.size
+        if group is not None:
+            return group.size is not None and len(pods) < group.size
         if labels:
             return len(pods) < max(labels)
-        return author[0] == "PodGroup" and group is None and self._is_read is not None
+        return author[0] == "PodGroup" and self._is_read is not None
 
 
 def label_of(pod: Pod) -> str:
