@@ -15,8 +15,6 @@ from dracaena.exporter.series.readings import GpuQuantity
 DRIVER_VERSION: Final = "DCGM_FI_DRIVER_VERSION"
 """A field that becomes a label of all others (type `label` in the file of fields)."""
 
-"""These two are also given for single containers if several have one device."""
-
 
 @dataclass(frozen=True, slots=True)
 class GpuField:
