@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from bench.cluster.figures import ALONE, Run, section
+from bench.cluster.processes import Memory
 from bench.cluster.quality import Allocated, Judge
-from bench.cluster.world import CALM_PODS, COUNTS, WORST_USE, mix, most_pods
+from bench.cluster.world import CALM_PODS, COUNTS, WORST_USE, Calm, Outcome, Side, mix, most_pods
 from e2e.made_up_nodes import DRIVER, KINDS, MadeUpNode, gpu_uuid
 
 
@@ -59,3 +61,24 @@ def test_all_pods_fit_however_they_are_placed() -> None:
     for nodes in (100, 1_000, 5_000):
         pods = most_pods(nodes) + CALM_PODS
         assert sum(mix(pods, random.Random(1))) <= nodes * WORST_USE
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gated_ratio", "broken"),
+    [(100, 1.0, [" with gates"]), (1_000, 2.5, [" with gates"]), (1_000, 3.5, []), (5_000, 2.9, [" with gates"])],
+)
+def test_pods_bound_per_second_are_judged_by_floors_of_their_own_with_gates(
+    nodes: int, gated_ratio: float, broken: list[str]
+) -> None:
+    sides = (Side(ALONE, None), Side("ours", ()), Side("gated", (), gated=True))
+    rates = {ALONE: 10.0, "ours": 30.0, "gated": 10 * gated_ratio}
+    cpu_s = {"dracaena-controller": 1.0}
+    outcomes = (
+        Outcome(name, 60, 60 / rate, (), Calm(), 0, cpu_s, Allocated(None, 60, 8, 0), Memory(200, 300))
+        for name, rate in rates.items()
+    )
+    judged = [each for each in section(nodes, sides, [Run(tuple(outcomes))]).floors if "per second" in each.name]
+    assert len(judged) == 2
+    assert [each.name for each in judged if not each.holds] == [
+        f"pods bound per second{what}, {nodes:,} nodes, against {ALONE}" for what in broken
+    ]
