@@ -126,6 +126,7 @@ class LevelRoom:
 
     name: str
     domains: int
+    """Those with nodes that have GPUs, free or not; once members run, the one that they are in."""
     holding: int
     """Those that have room for each class by itself."""
     best: str
@@ -148,11 +149,12 @@ class GangRefusal:
         if not self.levels:
             return "the members that run already are in no domain of the required level"
         last = self.levels[-1]
-        one = "1 pod" if last.room_pods == 1 else f"{last.room_pods} pods"
-        where = "the cluster" if last.name == CLUSTER else f"the best {last.name} ({last.best})" if last.best else ""
         if not last.room_pods:
-            head = f"no {last.name} has room for any of its {self.pods} pods"
-        elif last.holding:
+            where = "the cluster" if last.name == CLUSTER else f"each {last.name}"
+            return f"{where} has room for none of its {self.pods} pods"
+        one = "1 pod" if last.room_pods == 1 else f"{last.room_pods} pods"
+        where = "the cluster" if last.name == CLUSTER else f"the best {last.name} ({last.best})"
+        if last.holding:
             head = f"its {self.pods} pods fit one by one, and not together, in {last.holding} of the {last.domains}"
             head += f" domains of level {last.name}"
         else:

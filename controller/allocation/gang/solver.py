@@ -11,7 +11,7 @@ and nodes with equal tables are one offer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb
@@ -124,7 +124,9 @@ class _Search:
                 return replace(self._best, cut_off=True)
             if self._best is not None:
                 return self._best
-        return GangRefusal(sum(self._counts), tuple(self._room(height, every) for height in range(first, last + 1)))
+        together = (height for height in range(first, last + 1) if len(self._fixed(height)) < 2)
+        offering = [name for name, state in states.items() if isinstance(state, NodeState)]
+        return GangRefusal(sum(self._counts), tuple(self._room(height, every, offering) for height in together))
 
     # Nodes and domains
 
@@ -165,13 +167,17 @@ class _Search:
     def _at(self, height: int, every: _Nodes) -> Mapping[str, _Nodes]:
         """Return the domains of a height that may hold all: if members are fixed, only the one that they are in. Of
         nodes that are alike the first by name stands for the others."""
-        fixed = {self._domains.domain(name, height) for name in self._question.fixed}
+        fixed = self._fixed(height)
         if len(fixed) > 1:
             return {}
         if height == 0 and not fixed:
             return {names[0]: {like: names[:1]} for like, names in every.items()}
         found = self._split(every, height)
         return {name: nodes for name, nodes in found.items() if not fixed or name in fixed}
+
+    def _fixed(self, height: int) -> set[str]:
+        """Return the domains of a height that members are in already."""
+        return {self._domains.domain(name, height) for name in self._question.fixed}
 
     def _table(self, like: _Like, rails: RailSet) -> NodeTable:
         found = self._table_of.get((like, rails))
@@ -386,13 +392,13 @@ class _Search:
 
     # Refusal
 
-    def _room(self, height: int, every: _Nodes) -> LevelRoom:
-        """Return how close the domains of a height come."""
-        fixed = bool(self._question.fixed)
-        best, most, holding, count = "", 0, 0, 0
+    def _room(self, height: int, every: _Nodes, offering: Iterable[str]) -> LevelRoom:
+        """Return how close the domains of a height come. `offering`: the nodes that have GPUs, free or not."""
+        fixed = self._fixed(height)
+        there = {self._domains.domain(name, height) for name in offering}
+        best, most, holding = "", 0, 0
         for domain, nodes in sorted(self._at(height, every).items()):
             same = len(every[next(iter(nodes))]) if height == 0 and not fixed else 1
-            count += same
             rooms = self._rooms(nodes, None)
             pods, holds = sum(map(min, rooms, self._counts)), self._holds(rooms)
             if self._question.rails is Rails.REQUIRED:
@@ -401,7 +407,7 @@ class _Search:
             holding += same * holds
             if pods > most:
                 best, most = domain, pods
-        return LevelRoom(self._domains.names[height], count, holding, best, most)
+        return LevelRoom(self._domains.names[height], len(there & fixed if fixed else there), holding, best, most)
 
 
 def _room_order(rooms: Pattern) -> int:

@@ -169,6 +169,22 @@ def test_a_part_of_a_gang_is_never_placed_and_each_level_says_how_close_it_comes
     assert str(found).startswith("4 pods of 5 would fit in the cluster; block: 0 of 1 have room for all")
 
 
+def test_a_refusal_counts_the_domains_that_are_full_and_says_nothing_of_levels_within_one_without_room() -> None:
+    inventory = hgx(4)
+    for name in ("n0", "n1"):
+        found = priced(inventory).allocate(inventory, members(1, 8, name), racks(inventory, 2), fixed=(name,))
+        commit(inventory, planned(found).allocations[0])
+    refused = priced(inventory).allocate(inventory, members(3, 8), racks(inventory, 2))
+    assert str(refused) == (
+        "2 pods of 3 would fit in the cluster; block: 0 of 1 have room for all, the best for 2; "
+        "rack: 0 of 2 have room for all, the best for 2; node: 0 of 4 have room for all, the best for 1"
+    )
+    too_large = priced(inventory).allocate(inventory, members(2, 9), racks(inventory, 2))
+    assert str(too_large) == "the cluster has room for none of its 2 pods"
+    in_a_rack = priced(inventory).allocate(inventory, members(2, 9), racks(inventory, 2), GangRules(required=1))
+    assert str(in_a_rack) == "each rack has room for none of its 2 pods"
+
+
 def test_a_required_level_is_not_left() -> None:
     inventory = hgx(4)
     rules = GangRules(required=1)
@@ -188,6 +204,13 @@ def test_cpu_and_anti_affinity_limit_how_many_a_node_takes() -> None:
     ]
     found = planned(priced(inventory).allocate(inventory, labelled, racks(inventory, 4)))
     assert len({one.node for one in found.allocations}) == 4
+
+
+def test_members_that_run_in_different_domains_of_the_required_level_are_said_to_be_in_none() -> None:
+    inventory = hgx(4)
+    domains = racks(inventory, 2)
+    apart = priced(inventory).allocate(inventory, members(2, 8), domains, GangRules(required=1), fixed=("n0", "n3"))
+    assert str(apart) == "the members that run already are in no domain of the required level"
 
 
 def test_members_that_stay_decide_the_domain() -> None:
