@@ -43,7 +43,7 @@ from dracaena.controller.allocation.gang.words import members_in_words, place_in
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
-from dracaena.controller.allocation.state.gangs import Family, family_of, group_of
+from dracaena.controller.allocation.state.gangs import Family, controller_of, family_of, group_of
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
 from dracaena.controller.allocation.state.rails import rails_of_kind
@@ -238,8 +238,8 @@ class Simulation:
         obstacle = next((why for why in obstacles if why is not None), None)
         found: GangAllocation | GangRefusal | str
         found = obstacle or self._gang_decision(members, keys)
-        gpus = [self._gpus(mine) for mine in keys] if obstacle is None else []
-        words = members_in_words(gpus) if gpus else f"{len(pods)} pods"
+        gpus = [] if obstacle else [number for mine in keys if (number := self._gpus(mine)) is not None]
+        words = members_in_words(gpus) if len(gpus) == len(pods) else f"{len(pods)} pods"
         placed = isinstance(found, GangAllocation)
         text = place_in_words(found, domains_of(self.inventory)) if isinstance(found, GangAllocation) else str(found)
         gang = GangOutcome(_gang_name(pods[0]), words, placed, text)
@@ -260,8 +260,10 @@ class Simulation:
         """Return the decision for all members, whose claims then hold their devices; or why there is none."""
         asked = [(pod, [self._claims[key] for key in mine]) for pod, mine in zip(members, keys, strict=True)]
         waiting = [(pod, claims) for pod, claims in asked if any(not claim.status.allocation for claim in claims)]
-        if len(waiting) < len(asked) or len({key for mine in keys for key in mine}) < sum(map(len, keys)):
-            return "some of its claims are allocated, or several of its pods name one"
+        if len(waiting) < len(asked):
+            return "some of its pods have their devices already"
+        if len({key for mine in keys for key in mine}) < sum(map(len, keys)):
+            return "several of its pods name one claim"
         kin = self.inventory.kin(members[0])
         fixed = () if kin is None else tuple(sorted(name for name in kin.siblings if self.inventory.offers(name)))
         domains = domains_of(self.inventory)
@@ -298,11 +300,11 @@ class Simulation:
             return f"its annotation {_REQUIRED_LEVEL} names {required}, which is no level that a node has"
         return GangRules(heights[0], heights[1], Rails.PREFERRED, rails_of_kind)
 
-    def _gpus(self, keys: Sequence[str]) -> int:
-        """Return how many devices claims ask for, of which the first alternatives count."""
+    def _gpus(self, keys: Sequence[str]) -> int | None:
+        """Return how many devices claims ask for, of which the first alternatives count; None: it cannot be read."""
         requests = self.inventory.requests.read([self._claims[key] for key in keys])
         if isinstance(requests, Refused):
-            return 0
+            return None
         return sum(entry[0].count for demand in requests for entry in demand.requests)
 
     def _decide(self, pod: Pod, pod_key: str | None, keys: Sequence[str]) -> Iterator[Outcome]:
@@ -420,9 +422,10 @@ def _gang_name(pod: Pod) -> str:
             labels.get(f"leaderworkerset.sigs.k8s.io/{key}", "") for key in ("name", "group-index")
         ),
         "JobSet": labels.get("jobset.sigs.k8s.io/jobset-name", ""),
-        "Job": labels.get("batch.kubernetes.io/job-name", ""),
     }
-    return f"{family.kind} {family.namespace}/{names.get(family.kind, '').strip('-') or family.name}"
+    owner = controller_of(pod)
+    owner_name = owner.name if owner is not None and owner.uid == family.name else ""
+    return f"{family.kind} {family.namespace}/{names.get(family.kind, '').strip('-') or owner_name or family.name}"
 
 
 def _owned(claim: ResourceClaim, uids: Collection[str]) -> bool:

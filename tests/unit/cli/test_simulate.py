@@ -342,6 +342,36 @@ def test_a_gang_that_does_not_fit_says_how_close_each_level_comes_and_its_pods_a
     }
 
 
+def test_a_gang_has_the_name_of_the_controller_of_its_pods(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    spec = {"resourceClaims": [generated("two")], "containers": [{"name": "main"}]}
+    mpi = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": spec}}}}
+    labelled = {"metadata": {"labels": {"gpu.dracaena.dev/gang": "2"}}, "spec": spec}
+    kinds = (
+        {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "spec": mpi},
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "spec": {"replicas": 2, "template": labelled}},
+        indexed_job(2, "two"),
+    )
+    for kind in kinds:
+        path = written(tmp_path / "w.yaml", template("two", 2), kind | {"metadata": {"name": "train"}})
+        names = {each["gang"]["name"] for each in outcomes(run, node("worker-1", "dgx-1v"), path)}
+        assert names == {f"{kind['kind']} default/train"}
+
+
+def test_a_gang_whose_class_does_not_exist_is_not_said_to_want_no_gpus(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    job = written(tmp_path / "job.yaml", template("two", 2), indexed_job(2, "two"))
+    result = run("simulate", "-f", node("worker-1", "dgx-1v"), "-f", job)
+    assert "Job default/train: 2 pods are decided one by one: claim default/train-0-" in result.out
+
+
+def test_a_gang_that_shares_a_claim_says_so(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    job = indexed_job(2, "two")
+    job["spec"]["template"]["spec"]["resourceClaims"] = [named("two")]
+    (found,) = outcomes(run, node("worker-1", "dgx-1v"), written(tmp_path / "job.yaml", claim("two", 2), job))
+    assert found["gang"]["reason"] == "several of its pods name one claim"
+
+
 @pytest.mark.parametrize(
     ("label", "pods", "reason"),
     [
