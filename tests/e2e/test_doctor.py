@@ -72,7 +72,7 @@ def test_what_a_chart_without_programs_shows_and_what_is_right_of_it(kubeconfig:
     right = {check for check, said in found.items() if {state for state, _ in said} == {"ok"}}
     assert right == {
         *("server", "api", "taint-rules", "classes", "policies", "program-rights", "pools", "taints", "other-drivers"),
-        *("reports", "namespaces", "quotas", "your-rights"),
+        *("reports", "namespaces", "quotas", "levels", "your-rights"),
     }
     ((_, level),) = found["pod-security"]
     assert level.startswith(f"namespace {NAMESPACE} has pod-security.kubernetes.io/enforce=baseline, which refuses")
