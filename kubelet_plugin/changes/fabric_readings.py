@@ -128,20 +128,25 @@ class FabricReadings:
 
     def _remember(self, machine: Machine) -> Mapping[str, int]:
         """Return the module ids that were read since the node came up, with those of this machine."""
-        joined = now = dict(places_read(machine))
+        joined = now = places_read(machine)
         try:
-            with self._claims.hold():  # between the look and the write the other instance might note more
-                note = self._ledger.read(PLACES, NotedPlaces)
-                known = note.noted.modules if isinstance(note, Note) else {}
-                # A place belongs to the GPU that has it now, and no longer to the one that had it before.
-                kept = {address: module for address, module in known.items() if module not in now.values()}
-                joined = {**kept, **now}
-                if joined != known:
+            known, joined = self._joined(now)
+            if joined != known:
+                with self._claims.hold():  # between the look and the write the other instance might note more
+                    _, joined = self._joined(now)
                     places = NotedPlaces(dict(sorted(joined.items())))
                     self._ledger.write(PLACES, Note(self._ledger.boot_id, {}, places))
         except DracaenaError as error:
             log.warning("module ids that were read before are not known, or not saved", error=str(error))
         return joined
+
+    def _joined(self, now: Mapping[str, int]) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Return the module ids that are noted, and the same with those of now. A place belongs to the GPU that has it
+        now, and no longer to the one that had it before.
+        """
+        note = self._ledger.read(PLACES, NotedPlaces)
+        known = note.noted.modules if isinstance(note, Note) else {}
+        return known, {**{address: module for address, module in known.items() if module not in now.values()}, **now}
 
 
 def _foreign(told: ToldPartition) -> Trouble:

@@ -69,6 +69,24 @@ def test_a_gpu_that_left_the_nvidia_driver_keeps_its_place_until_the_node_is_boo
         prepare(node, node.vfio("later", 0))
 
 
+class BusyLock:
+    """Another call has it for as long as anybody waits."""
+
+    def hold(self, _within_s: float | None = None) -> AbstractContextManager[None]:
+        raise TemporaryError("another call of this plugin is busy for more than 20 s")
+
+
+def test_it_keeps_its_place_also_while_another_call_is_busy(node: FabricNode, tmp_path: Path) -> None:
+    prepare(node, node.vfio_of("machine", 1, 3))
+    claims = node_claims(tmp_path, f"boot-{node.boot}", lock=BusyLock())
+    ledger = Ledger(in_ledger(tmp_path), claims, claims.boot_id)
+    node.readings = FabricReadings(node.port, node.readings.partitions, ledger, claims)
+    node.look()
+    passthrough = {gpu.pci_bus_id: gpu.module_id for gpu in node.node.pool.passthrough.values()}
+    assert passthrough[node.addresses[0]] == 3
+    assert told(node) == []
+
+
 def test_without_an_answer_claims_are_refused_and_nothing_is_linked(node: FabricNode) -> None:
     node.manager.life = DOWN
     with pytest.raises(TemporaryError, match="fmConnect says -9"):
