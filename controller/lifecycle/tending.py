@@ -80,6 +80,15 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the server for pods, whose conditions stay as they are: for a guess (Doubt.is_guess) that is enough as a
+    rule."""
+
+    pods: tuple[PodIdentity, ...]
+    """At most PROBED_AT_ONCE."""
+
+
+@dataclass(frozen=True, slots=True)
 class Find:
     """Ask the server for a pod that the watch does not show."""
 
@@ -103,7 +112,7 @@ class Look:
     in_s: float
 
 
-Step = Read | Keep | Drop | Reserve | Probe | Find | Clear | Release | Look
+Step = Read | Keep | Drop | Reserve | Probe | Ask | Find | Clear | Release | Look
 
 
 def next_step(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds, *, ours: bool) -> Step | None:
@@ -203,7 +212,7 @@ def _settle(about: Iterable[Doubt], naming: Naming, now_s: float, bounds: Bounds
     doubts = standing(about, unbound, now_s, bounds)
     if not doubts:
         return None
-    looks, probed = [], dict[PodIdentity, None]()
+    looks, probed, asked = [], dict[PodIdentity, None](), dict[PodIdentity, None]()
     for doubt in doubts:
         if not is_known(doubt, unbound):
             return Find(doubt)
@@ -213,9 +222,13 @@ def _settle(about: Iterable[Doubt], naming: Naming, now_s: float, bounds: Bounds
             continue
         pods = unproven(doubt, unbound, bounds)
         for pod in pods:
-            if pod.requested_s < from_s or (pod.said is not None and not pod.probed):
+            if doubt.is_guess and pod.requested_s < from_s:
+                asked[PodIdentity(pod.key, pod.uid)] = None
+            elif pod.requested_s < from_s or (pod.said is not None and not pod.probed):
                 probed[PodIdentity(pod.key, pod.uid)] = None
-        if len(probed) >= PROBED_AT_ONCE:
+        if max(len(probed), len(asked)) >= PROBED_AT_ONCE:
             break
         looks.append((last_bind_s(doubt, bounds) if pods else all_known_s(doubt)) - now_s)
+    if asked:
+        return Ask((*asked,)[:PROBED_AT_ONCE])
     return Probe((*probed,)[:PROBED_AT_ONCE]) if probed else Look(min(looks))

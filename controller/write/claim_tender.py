@@ -9,7 +9,7 @@ which conflicts if the claim was reserved in between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -22,6 +22,7 @@ from dracaena.controller.lifecycle.own_allocation import our_node
 from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.lifecycle.tending import (
     PROBED_AT_ONCE,
+    Ask,
     Clear,
     Drop,
     Find,
@@ -109,8 +110,10 @@ class ClaimTender:
         if isinstance(step, Read):
             claim = self._claims.read_claim(record.shown.metadata.namespace, record.shown.metadata.name)
             self._cluster.was_read(claim, record, after_doubt=True)
+        elif isinstance(step, Ask):
+            return self._each(step.pods, self._ask)
         elif isinstance(step, Probe):
-            return self._probe_all(step.pods)
+            return self._each(step.pods, self._probe)
         elif isinstance(step, Find):
             return self._find(record, step.doubt)
         elif isinstance(step, Keep):
@@ -178,20 +181,30 @@ class ClaimTender:
         if pod is not None and node is not None:
             self._nomination.clear(pod, node)
 
-    def _probe_all(self, pods: Sequence[PodIdentity]) -> float | None:
-        waits = [wait_s for wait_s in map(self._probe, pods) if wait_s is not None]
+    def _each(self, pods: Sequence[PodIdentity], look: Callable[[PodIdentity], float | None]) -> float | None:
+        waits = [wait_s for wait_s in map(look, pods) if wait_s is not None]
         if len(pods) == PROBED_AT_ONCE:
             waits.append(SHORTEST_LOOK_S)  # a claim that very many pods name must not keep a worker from the others
         return min(waits, default=None)
 
-    def _probe(self, identity: PodIdentity) -> float | None:
-        """Put a probe into the pod's condition: kube-scheduler's next failing attempt removes it, even if its message
-        is the same. A pod without a message is only read."""
+    def _ask(self, identity: PodIdentity) -> float | None:
+        return None if self._shown_unbound(identity) is not None else AGAIN_S  # the watch will have shown it by then
+
+    def _shown_unbound(self, identity: PodIdentity) -> Pod | None:
+        """Have the server show a pod; None if it is on a node or gone."""
         requested_s = self._clock.monotonic()
         pod = self._read(identity)
         if pod is None or pod.spec.node_name:
-            return AGAIN_S  # the watch will have shown it by then
+            return None
         self._cluster.pod_was_read(pod, requested_s)
+        return pod
+
+    def _probe(self, identity: PodIdentity) -> float | None:
+        """Put a probe into the pod's condition: kube-scheduler's next failing attempt removes it, even if its message
+        is the same. A pod without a message is only read."""
+        pod = self._shown_unbound(identity)
+        if pod is None:
+            return AGAIN_S  # the watch will have shown it by then
         is_spoken_of = any(condition.type == "PodScheduled" for condition in pod.status.conditions)
         if pod.spec.scheduling_gates or not is_spoken_of:
             return None

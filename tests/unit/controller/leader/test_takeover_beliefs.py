@@ -152,6 +152,20 @@ def test_a_claim_goes_to_any_of_its_pods_once_it_is_certain_that_none_is_named_a
     assert leader.held("c") is not None
 
 
+def test_pods_that_wait_for_a_claim_are_only_asked_about_and_not_written_to() -> None:
+    """kube-scheduler said of each of them that it fits nowhere."""
+    bench = Bench(a=ONE)
+    pods = [f"p{number}" for number in range(30)]
+    bench.add(claim("c", request(count=2)), *(pod(name, "c") for name in pods))
+    for name in pods:
+        bench.say(name, "0/1 nodes are available")
+    leader = bench.next_leader()
+    asked = len(leader.record("c").stale_binds)
+    leader.pass_time(int(RULES.bounds.settle_s) + 2)
+    assert (asked, leader.record("c").stale_binds) == (30, ())
+    assert not any(verb == "probe" for verb, _ in leader.api.writes)
+
+
 def test_a_claim_goes_to_no_later_pod_while_its_first_one_may_be_bound_with_it() -> None:
     """Another pod had it, and is gone; q comes after the change of leader, and p fits nowhere any more."""
     bench = Bench(a=ONE, b=ONE)

@@ -25,6 +25,7 @@ from dracaena.controller.lifecycle.tending import (
     PROBED_AT_ONCE,
     UNRESERVED_THOUGH_NAMED_S,
     UNUSED_S,
+    Ask,
     Clear,
     Drop,
     Find,
@@ -118,6 +119,16 @@ def test_who_may_be_on_the_way_with_what_a_free_claim_had_is_asked_about_while_a
     assert step(free, seen(spoke_s=11.0), seen("q"), now_s=11.0) is None
     assert step(free, seen("q"), now_s=11.0) == Find(Doubt(P, 9.0))
     assert step(free, seen(), now_s=11.0) is None, "a pod alone waits for no old bind of its own"
+
+
+def test_for_a_guess_a_pod_is_only_asked_about_until_a_node_is_named_in_it() -> None:
+    guess = Doubt(P, 9.0, is_guess=True)
+    free = replace(first_record(claim("c"), 0.0), stale_binds=(guess,))
+    assert step(free, seen(said=SAID), seen("q"), now_s=11.0) == Ask((P,))
+    assert step(free, seen(said=SAID, requested_s=11.0), seen("q"), now_s=11.0) is None
+    named = seen(said=SAID, requested_s=11.0, nominated="a", nominated_s=10.0)
+    assert step(free, named, seen("q"), now_s=11.0) == Probe((P,))
+    assert step(free, replace(named, probed=True), seen("q"), now_s=11.0) == Look(100.0)
 
 
 def test_a_reservation_that_keeps_an_old_bind_of_its_pod_away_is_dropped_when_that_bind_is_over() -> None:
