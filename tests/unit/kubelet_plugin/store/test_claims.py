@@ -75,10 +75,10 @@ def test_a_claim_that_was_prepared_in_an_earlier_boot_is_not_answered_when_it_st
     assert earlier.start(prepared_claim("a")).answered, "in the same boot containers may run"
     earlier.finish(earlier.start(prepared_claim("a")))
     now = instance(tmp_path, ThreadLock(), boot="boot-2")
-    assert not now.may_be_in_use(ClaimUid("a"))
+    assert not now.may_be_in_use(ClaimUid("a-uid"))
     started = now.start(prepared_claim("a"))
     assert not started.answered
-    assert not now.may_be_in_use(ClaimUid("a"))
+    assert not now.may_be_in_use(ClaimUid("a-uid"))
     assert now.prepared() == ()
 
 
