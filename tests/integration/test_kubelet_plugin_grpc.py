@@ -255,8 +255,11 @@ class CallsAtOnce:
 
 
 def test_all_threads_that_answer_calls_are_there_from_the_start(folder: Path) -> None:
-    def threads() -> list[str]:
-        return sorted(each.name for each in threading.enumerate() if each.name.startswith(("dra_", "registration_")))
+    before = set(threading.enumerate())  # those of an earlier test may still be ending
+
+    def threads() -> set[threading.Thread]:
+        answering = {each for each in threading.enumerate() if each.name.startswith(("dra_", "registration_"))}
+        return answering - before
 
     socket_path = folder / "dra.sock"
     servers = [
@@ -285,6 +288,5 @@ def test_all_threads_that_answer_calls_are_there_from_the_start(folder: Path) ->
     finally:
         for server in servers:
             server.stop()
-    for each in threading.enumerate():
-        if each.name in there:
-            each.join()  # they end with their server
+    for each in there:
+        each.join()  # they end with their server
