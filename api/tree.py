@@ -83,11 +83,11 @@ def build_tree(topology: Topology) -> TreeNode:
     """
     count = topology.gpu_count
     pairs = [(a, b, topology.link(a, b).level) for a, b in combinations(range(count), 2)]
+    unknown = [(a, b, topology.level_or_assumed(a, b)) for a, b, known in pairs if known is None]
     branches = {ordinal: _leaf(ordinal) for ordinal in range(count)}
     for level in LinkLevel:
         reported = [(a, b) for a, b, known in pairs if known is not None and known <= level]
-        unknown = [(a, b) for a, b, known in pairs if known is None and topology.level_or_assumed(a, b) <= level]
-        joined = lowest_in_group(count, [*reported, *unknown])
+        joined = lowest_in_group(count, [*reported, *((a, b) for a, b, assumed in unknown if assumed <= level)])
         branches = _branches_at(level, joined, lowest_in_group(count, reported), branches)
     children = tuple(branches[lowest] for lowest in sorted(branches))
     return TreeNode(None, assumed=False, ordinals=tuple(range(count)), children=children)
