@@ -85,14 +85,13 @@ class GpuDriverRelease:
             use.leave()
 
     def _enter(self, use: GpuDriverUse) -> None:
-        if not use.enter():
-            if self.refusal() is None and use.is_lent():
-                raise GpuDriverTroubleError("the NVIDIA driver is closed for a while, because a GPU is leaving it")
-            raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be released")
+        is_open = use.enter()
         refusal = self.refusal()  # a request from before we had the lock does not wait for us
         if refusal is not None:
             use.leave()
             raise GpuDriverReleasedError(refusal)
+        if not is_open:  # whoever asks for a release writes the request first: so the driver is lent, or was just now
+            raise GpuDriverTroubleError("the NVIDIA driver is closed for a while, because a GPU is leaving it")
 
     def leave(self) -> None:
         """Announce that the driver is closed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +53,27 @@ def test_while_it_is_lent_nobody_opens_the_driver_and_nothing_counts_as_gone_wit
     assert exporter.refusal() is None
     plugin.enter()
     plugin.leave()
+
+
+def test_a_loan_that_ends_while_we_ask_why_the_driver_is_closed_is_not_taken_for_a_release(
+    tmp_path: Path, use: Callable[[], GpuDriverUse]
+) -> None:
+    """Else nvidia-smi gets GpuGoneError, and a time slice that is to end stays with its note dropped."""
+    loan = ExitStack()
+
+    class Late(GpuDriverUse):
+        def asked(self) -> str | None:
+            loan.close()
+            return super().asked()
+
+    paths = tmp_path / "driver-in-use.lock", tmp_path / "release-driver"
+    plugin = GpuDriverRelease("gpu.dracaena.dev", partial(Late, *paths))
+    loan.enter_context(lent(paths[0], SystemClock(), 0))
+    with pytest.raises(GpuDriverTroubleError, match="closed for a while"), plugin.in_program():
+        raise AssertionError("it was lent")
+    assert not use().is_lent()
+    with plugin.in_program():
+        assert use().enter()
 
 
 def test_others_are_waited_for_and_named_by_who_looks_if_they_do_not_let_go(
