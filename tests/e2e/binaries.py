@@ -307,6 +307,19 @@ def _lock(root: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def only_run(root: Path) -> Iterator[None]:
+    """Keep other runs from the logs of this one. Raises BuildError if another run has its own there now."""
+    with (root / "running").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BuildError(
+                f"another run is under way and writes its logs to {root}: try again when it has ended"
+            ) from None
+        yield
+
+
 def _say(line: str) -> None:
     sys.stdout.write(f"e2e: {line}\n")
     sys.stdout.flush()

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -71,6 +72,11 @@ class Selection:
 
 def main() -> int:
     """Run the command line and return the exit code."""
+    with ExitStack() as held:
+        return _main(held)
+
+
+def _main(held: ExitStack) -> int:
     options, pytest_options = _parser().parse_known_args()
     cache = binaries.cache_root(os.environ)
     try:
@@ -107,6 +113,7 @@ def main() -> int:
         wants_image = not missing_for_image and any(one.place == CHART for one in selections)
         archive = image.build(cache) if wants_image else None
         if not options.build_only:
+            held.enter_context(binaries.only_run(cache))
             _make_fresh(logs, selections)
     except (binaries.BuildError, image.ImageError, OSError) as error:
         sys.stderr.write(f"e2e: {error}\n")
